@@ -1,1 +1,1 @@
-"""Analyses of runs: comparisons, exposure, learning curves, drawn candidates."""
+"""Analyses on runs: comparisons, exposure, learning curves, drawn candidates."""

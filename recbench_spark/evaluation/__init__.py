@@ -1,1 +1,1 @@
-"""One pass over all users for all models, and evaluations of tables that a caller passes."""
+"""Evaluations: models in one pass, or tables from callers."""

@@ -1,11 +1,13 @@
-"""Compare models on the same users, outside of a night: their lists, results, or runs of a warehouse.
+"""Compare models on the same users, outside a night.
+
+Compared are their lists, results, or runs in a warehouse.
 
     import recbench_spark
     recbench_spark.compare({"als": als, "popular": popular}, truth, metrics="ndcg@10")
     recbench_spark.compare(["als", "popular"], warehouse="warehouse/demo")
 
-Differences, tests and intervals are those of a night's comparisons (`evaluation.comparison`). What cannot
-be compared is refused: other definitions, other parts, other held-out items.
+Differences, tests and intervals are those in a night's comparisons (`evaluation.comparison`). Other
+definitions, other parts and other held-out items cannot be compared and are refused.
 """
 
 from __future__ import annotations
@@ -68,22 +70,24 @@ def compare(  # noqa: PLR0913
     suite: str | None = None,
     **options: Any,
 ) -> Comparison:
-    """Compare models with a baseline, paired by user, over the users of both.
+    """Compare models with a baseline, paired by user.
+
+    Only users of both models count.
 
     Args:
-        models: names and lists of models (with `truth`); names and results of `evaluate`, or a result of
-            several models; with `warehouse` two or more runs, each a run id, MODEL or MODEL@NIGHT, or a
-            dict of names and these.
+        models: names and lists of models (with `truth`); names and results of `evaluate`, or one result
+            with several models; with `warehouse` two or more runs, each a run id, MODEL or MODEL@NIGHT, or
+            a dict of names and these.
         truth: the held-out items, as in `evaluate`.
-        baseline: name of the model that all others are compared with; None: the last one.
-        metrics: metrics with a value for each user; None: all that every model has.
-        k: cut-offs, None for the whole ranking; None: all that every model has.
-        part: part of the split; None: all that every model has.
+        baseline: name of the model to compare all others with; None: the last one.
+        metrics: metrics with a value for each user; None: all common ones.
+        k: cut-offs, None for the whole ranking; None: all common ones.
+        part: part of the split; None: all common ones.
         minimum: the smallest difference that matters, for the verdicts.
-        bootstrap: replicates, level and seed of bootstrap and randomisation test.
-        slices: a table of user_id and columns of labels; differences are also given for each label.
-        warehouse: folder, object storage, or catalog.schema that holds the runs.
-        suite: the suite of the runs, where models of one name are in several.
+        bootstrap: replicates, level and seed for bootstrap and randomisation test.
+        slices: a table with user_id and label columns; differences are also given for each label.
+        warehouse: folder, object storage, or catalog.schema with the runs.
+        suite: the runs' suite, where models with one name are in several.
         options: further options of `evaluate`, for lists: preset, definition, columns, train ...
 
     Raises:
@@ -119,7 +123,7 @@ def compare(  # noqa: PLR0913
 class ComparisonRequest:
     """Metrics and cut-offs to compare.
 
-    figures: metrics that were named with a cut-off; whole: those that were named without one.
+    figures: metrics named with a cut-off; whole: metrics named without one.
     """
 
     metrics: tuple[str, ...] | None
@@ -128,7 +132,7 @@ class ComparisonRequest:
     whole: frozenset[str] = frozenset()
 
     def make_options(self) -> dict[str, Any]:
-        """Return the options of `evaluate` that give these numbers."""
+        """Return options by which `evaluate` gives these numbers."""
         options: dict[str, Any] = {}
         if self.metrics is not None:
             options["metrics"] = self.metrics
@@ -136,12 +140,13 @@ class ComparisonRequest:
         return options | ({"k": tuple(dict.fromkeys(ks))} if ks else {})
 
     def choose(self, rows: pa.Table) -> ChosenNumbers:
-        """Choose the numbers to compare: those requested, or all in some rows of `user_metrics`.
+        """Choose the numbers to compare: requested ones, or all.
 
-        A metric without values at cut-offs is compared over the whole ranking.
+        All are those in some rows of `user_metrics`. A metric without values at cut-offs is compared over
+        the whole ranking.
 
         Raises:
-            ConfigError: no metric has values at a cut-off that is requested.
+            ConfigError: no metric has values at a requested cut-off.
         """
         known = {
             metric: _find_cutoffs(rows, metric) for metric in pc.unique(rows.column("metric")).to_pylist()
@@ -158,7 +163,10 @@ class ComparisonRequest:
         return ChosenNumbers(frozenset(one for one in pairs if self._takes(*one, known[one[0]])))
 
     def _takes(self, metric: str, k: int | None, known: set[int | None]) -> bool:
-        """Return whether a number is compared; of metrics named with a cut-off only those at it."""
+        """Tell whether a number is compared.
+
+        Metrics named with a cut-off are compared only there.
+        """
         if metric not in self.whole and any(metric == name for name, _ in self.figures):
             return (metric, k) in self.figures
         return self.ks is None or k in self.ks or known == {None}
@@ -166,22 +174,22 @@ class ComparisonRequest:
 
 @dataclass(frozen=True)
 class ChosenNumbers:
-    """Pairs of a metric and a cut-off that are compared."""
+    """Metrics to compare, each with a cut-off."""
 
     pairs: frozenset[tuple[str, int | None]]
 
     @property
     def ks(self) -> tuple[int | None, ...]:
-        """All of the cut-offs, the whole ranking last."""
+        """All cut-offs, the whole ranking last."""
         return tuple(sorted({k for _, k in self.pairs}, key=_sort_cutoffs))
 
     def has(self, metric: str, k: int | None) -> bool:
-        """Return whether a number is compared."""
+        """Tell whether a number is compared."""
         return (metric, k) in self.pairs
 
 
 def _find_cutoffs(rows: pa.Table, metric: str) -> set[int | None]:
-    """Return the cut-offs at which every run has values of a metric."""
+    """Return a metric's cut-offs with values in every run."""
     own = _select_metric(rows, metric)
     runs = pc.unique(rows.column("run_id")).to_pylist()
     lists = (own.filter(pc.equal(own.column("run_id"), run)).column("ks") for run in runs)
@@ -197,10 +205,10 @@ def _sort_cutoffs(k: int | None) -> tuple[bool, int]:
 
 
 def _read_request(metrics: Any, k: Any) -> ComparisonRequest:
-    """Return the request of a call.
+    """Read the call's metrics and cut-offs.
 
     Raises:
-        ConfigError: metrics that are no names; cut-offs that are neither whole numbers from 1 on nor None.
+        ConfigError: metrics are no names; cut-offs are neither whole numbers from 1 on nor None.
     """
     ks = None if k is None else tuple(map(_read_cutoff, [k] if is_single(k) else k))
     if metrics is None:
@@ -247,7 +255,7 @@ def _order_runs(runs: Sequence[ModelRun], baseline: str | None) -> list[ModelRun
     """Return the runs with the baseline last.
 
     Raises:
-        ConfigError: fewer than two runs, one run twice, or none with the name of the baseline.
+        ConfigError: fewer than two runs, one run twice, or none with the baseline's name.
     """
     if len(runs) < 2:
         raise ConfigError(f"{len(runs)} models to compare", "give two or more, each with a name")
@@ -262,10 +270,10 @@ def _order_runs(runs: Sequence[ModelRun], baseline: str | None) -> list[ModelRun
 
 
 def _read_labels(slices: Any) -> pa.Table | None:
-    """Return the table of labels with ids as text.
+    """Return the label table with ids as text.
 
     Raises:
-        DataError: a user stands twice.
+        DataError: a user occurs twice.
     """
     if slices is None:
         return None
@@ -328,7 +336,7 @@ def _finish(compared: ComparedRows, plan: ComparisonPlan, checks: list[Check]) -
 
 
 def _sort_rows(rows: pa.Table, plan: ComparisonPlan) -> pa.Table:
-    """Sort by part, then metrics and models in the order of the call, then cut-offs."""
+    """Sort by part, metric and model as called, then cut-off."""
     models = [run.model for run in plan.runs]
     listed = rows.select(["part", "metric", "k", "model"]).to_pylist()
     keys = [
@@ -345,7 +353,10 @@ def _sort_rows(rows: pa.Table, plan: ComparisonPlan) -> pa.Table:
 
 
 def _name_family(rows: pa.Table, baseline: str) -> str:
-    """Return the tests of each part over which p-values are adjusted."""
+    """Describe the family of tests with jointly adjusted p-values.
+
+    Each part has its own family.
+    """
     listed = rows.to_pylist()
     texts = []
     for part in dict.fromkeys(row["part"] for row in listed):
@@ -360,7 +371,10 @@ def _name_family(rows: pa.Table, baseline: str) -> str:
 
 
 def _count_sides(rows: pa.Table) -> list[Check]:
-    """Return a check of the users with a value on one side alone, for each pair where there are any."""
+    """Return checks on users with values on one side alone.
+
+    There is one for each pair with such users.
+    """
     most: dict[tuple[str, str, str], tuple[int, int]] = {}
     for row in rows.to_pylist():
         key = (row["model"], row["other"], row["part"])
@@ -377,7 +391,10 @@ def _count_sides(rows: pa.Table) -> list[Check]:
 
 
 def _mark_few_users(rows: pa.Table, level: float) -> list[Check]:
-    """Return a warning where comparisons have too few users for their interval or their verdict."""
+    """Return a warning where too few users are compared.
+
+    There are too few for an interval or a verdict.
+    """
     users = rows.column("users").to_pylist()
     few = [n for n in users if n < FEW_USERS]
     if not few:

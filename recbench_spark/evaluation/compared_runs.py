@@ -1,4 +1,4 @@
-"""Runs that are compared: values of users and their truth, from results, lists, or a warehouse."""
+"""Compared runs: user values from results, lists, or a warehouse."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
 from recbench_spark.storage.file_tables import FileTables, RowReader
 
 POPULAR = "popularity"
-"""Name of the training rows that metrics of popularity count, among the limits of a result."""
+"""Name of the training rows counted for popularity metrics, among a result's limits."""
 
 IN_MEMORY = date(1970, 1, 1)
-"""Night of results that belong to none."""
+"""Night for results outside all nights."""
 
 COLUMNS = ("user_id", "part", "metric", "definition", "estimator", "ks", "values", "n_relevant")
 
@@ -50,17 +50,17 @@ Largest = dict[tuple[str, str], float | None]
 
 @dataclass(frozen=True)
 class ModelRun:
-    """Values of users of one model.
+    """One model's user values.
 
     Attributes:
-        name: name of the model in the comparison; each name once.
-        run_id: id of its run, or the name.
-        night: night of its run.
-        values: rows of `user_metrics` without a run.
-        rankings: held-out items of each user; None where `split` says which they are.
-        split: name of the split, or a hash of the truth; None where `rankings` hold it.
-        kind: kind of the model in a warehouse.
-        revisions: revisions of the code behind the values; None: this process computed them.
+        name: the model's name in the comparison; each name once.
+        run_id: its run's id, or the name.
+        night: its run's night.
+        values: rows of `user_metrics` without run columns.
+        rankings: each user's held-out items; None where `split` says which they are.
+        split: the split's name, or a hash of the truth; None where `rankings` hold it.
+        kind: the model's kind in a warehouse.
+        revisions: code revisions behind the values; None: this process computed them.
     """
 
     name: str
@@ -75,7 +75,7 @@ class ModelRun:
 
     @cached_property
     def definitions(self) -> dict[str, set[str]]:
-        """Definitions of each metric that has values of users."""
+        """Each metric's definitions, for metrics with user values."""
         pairs = (
             self.values.select(["metric", "definition"])
             .group_by(["metric", "definition"], use_threads=False)
@@ -88,11 +88,11 @@ class ModelRun:
 
     @cached_property
     def parts(self) -> set[str]:
-        """Parts of the split with values of users."""
+        """The split's parts with user values."""
         return set(pc.unique(self.values.column("part")).to_pylist())
 
     def select(self, figures: Mapping[str, str]) -> pa.Table:
-        """Return the rows of some metrics, each under one definition, with the id of the run."""
+        """Return the figures' rows, with the run's id."""
         rows = self.values
         masks = [
             pc.and_(
@@ -113,13 +113,13 @@ class ModelRun:
 def read_tables(
     models: Any, truth: Any, numbers: Mapping[str, Any], options: Mapping[str, Any]
 ) -> list[ModelRun]:
-    """Evaluate lists of models against a truth.
+    """Evaluate models' lists against a truth.
 
     Args:
         models: names and lists.
         truth: the held-out items.
-        numbers: metrics and cut-offs, as options of `evaluate`.
-        options: further options of `evaluate`.
+        numbers: metrics and cut-offs, as options for `evaluate`.
+        options: further options for `evaluate`.
 
     Raises:
         ConfigError: no dict of names and lists.
@@ -127,7 +127,7 @@ def read_tables(
     if not is_several(models, "lists"):
         hint = "give names and lists: {'als': als, 'popular': popular}"
         raise ConfigError(f"models is {show_value(models)}", hint)
-    # Intervals of single models are not shown: those of the differences are.
+    # Single models' intervals are not shown: those of the differences are.
     every = {"bootstrap": Bootstrap(replicates=0), **numbers, **options}
     result = evaluate(truth, lists=models, **every)
     runs = read_results(result)
@@ -136,7 +136,7 @@ def read_tables(
 
 
 def read_results(models: Any) -> list[ModelRun]:
-    """Return the runs of a result of several models, or of names and results of one model each.
+    """Return the runs in one result, or in named results.
 
     Raises:
         ConfigError: something else.
@@ -177,15 +177,15 @@ def _split_result(result: Result) -> list[ModelRun]:
 
 
 def read_warehouse(models: Any, root: str, suite: str | None) -> tuple[list[ModelRun], Largest]:
-    """Read runs of a warehouse, and the largest values of metrics that a night scales.
+    """Read a warehouse's runs, and largest values for metric scales.
 
     Args:
         models: run ids, MODEL or MODEL@NIGHT; or a dict of names and these.
-        root: root of the warehouse.
-        suite: suite of the runs; None: all.
+        root: the warehouse's root.
+        suite: the runs' suite; None: all.
 
     Raises:
-        ConfigError: a model without a run; models of several suites; a run without values of users.
+        ConfigError: a model without a run; models from several suites; a run without user values.
     """
     texts = _name_runs(models)
     store = _open_store(root)
@@ -205,7 +205,7 @@ def read_warehouse(models: Any, root: str, suite: str | None) -> tuple[list[Mode
 
 
 def _read_limits(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the identities of the tables that decide the candidates of an evaluation without a night."""
+    """Return identities of the tables behind an evaluation's candidates."""
     inputs = json.loads(row["inputs_json"] or "{}")
     if "truth" not in inputs or row["model_kind"] not in ("scores", "embeddings"):
         return {}
@@ -216,7 +216,7 @@ def _read_limits(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _name_runs(models: Any) -> dict[str, str]:
-    """Return the name of each run and the text that says which it is."""
+    """Return each run's name, and the text selecting it."""
     listed = () if is_single(models) else models
     texts = dict(listed) if isinstance(listed, Mapping) else {text: text for text in map(_as_text, listed)}
     if not texts or not all(isinstance(text, str) for pair in texts.items() for text in pair):
@@ -245,10 +245,12 @@ RUN_COLUMNS = [
 
 
 def choose_runs(read: RowReader, texts: Mapping[str, str], suite: str | None) -> dict[str, dict[str, Any]]:
-    """Return the row of `runs` of each name: the newest ones that all have one split, where there are such.
+    """Return each name's newest row of `runs`, sharing a split.
+
+    Without a common split, the newest rows are returned.
 
     Raises:
-        ConfigError: no run, runs of several suites.
+        ConfigError: no run, or runs from several suites.
     """
     filters = [("status", "=", "succeeded"), *([("suite", "=", suite)] if suite else [])]
     rows = sorted(read(RUNS, filters, RUN_COLUMNS), key=_sort_run)
@@ -278,7 +280,7 @@ def _split_name(row: Mapping[str, Any]) -> str:
 
 
 def _match_runs(text: str, rows: Sequence[dict[str, Any]], suite: str | None) -> list[dict[str, Any]]:
-    """Return the runs that a text names, the newest last."""
+    """Return the runs named by a text, the newest last."""
     exact = [row for row in rows if row["run_id"] == text]
     if exact:
         return exact
@@ -299,9 +301,10 @@ def _match_runs(text: str, rows: Sequence[dict[str, Any]], suite: str | None) ->
 
 
 def _find_largest(store: FileTables, runs: Sequence[ModelRun]) -> Largest:
-    """Return the largest values; of metrics that a night scales those of all its runs, as a night does.
+    """Return the largest values by metric: they decide sums' bits.
 
-    They decide the bits of sums. Rows of other runs are read batch by batch, and none is kept.
+    Where a night scales a metric, all its runs count, as in a night. Other runs' rows are read batch by
+    batch, and none is kept.
     """
     largest: Largest = {}
     for run in runs:
@@ -329,7 +332,7 @@ def refuse_other_truth(runs: Sequence[ModelRun]) -> None:
     """Refuse runs whose users have other held-out items.
 
     Raises:
-        ConfigError: two runs are of two splits, or a user of both has other items or grades.
+        ConfigError: two runs have two splits, or a user of both has other items or grades.
     """
     last = runs[-1]
     for run in runs[:-1]:
@@ -350,10 +353,10 @@ def refuse_other_truth(runs: Sequence[ModelRun]) -> None:
 
 
 def refuse_other_limits(runs: Sequence[ModelRun], figures: Mapping[str, str]) -> None:
-    """Refuse results whose candidates, or counts of popularity, come from other rows.
+    """Refuse results with candidates or popularity from other rows.
 
     Raises:
-        ConfigError: two results of calls whose training rows or tables of candidates differ.
+        ConfigError: two results come from calls with different training rows or candidate tables.
     """
     last, counted = runs[-1], ", ".join(sorted({*figures} & {*POPULARITY}))
     unused = set() if counted else {POPULAR}
@@ -366,8 +369,8 @@ def refuse_other_limits(runs: Sequence[ModelRun], figures: Mapping[str, str]) ->
 
 
 def _hold_equal_pairs(one: Any, other: Any) -> bool:
-    """Return whether two tables have the same pairs (user_id, item_id); None has none."""
-    if one is other or isinstance(one, str) or isinstance(other, str):  # identities of files
+    """Tell whether two tables hold equal pairs; None holds none."""
+    if one is other or isinstance(one, str) or isinstance(other, str):  # file identities
         return bool(one == other)
     return np.array_equal(_hash_pairs(one), _hash_pairs(other))
 
@@ -381,9 +384,9 @@ def _hash_pairs(table: Any) -> npt.NDArray[np.uint64]:
 
 
 def check_revisions(runs: Sequence[ModelRun]) -> list[Check]:
-    """Return a warning for each run whose values are of another revision of the code than the last run's.
+    """Return a warning for each run from another code revision.
 
-    Of models of two kinds only the code that both use is compared.
+    The last run has the right one. Between models of two kinds only the shared code is compared.
     """
     last = runs[-1]
     checks: list[Check] = []
@@ -402,14 +405,14 @@ def check_revisions(runs: Sequence[ModelRun]) -> list[Check]:
 
 
 def _count_other_truth(left: pa.Table, right: pa.Table) -> tuple[int, int]:
-    """Return the number of users in both tables, and of those whose held-out items or grades differ."""
+    """Count users in both tables, and those whose truth differs."""
     one, two = _hash_truth(left), _hash_truth(right)
     common = one.keys() & two.keys()
     return len(common), sum(one[key] != two[key] for key in common)
 
 
 def _hash_truth(rankings: pa.Table) -> dict[tuple[str, str], int]:
-    """Return a hash of the items and grades of each user and part, whatever the order of the items."""
+    """Hash users' items and grades by part, in any order."""
     rows = rankings.select(["user_id", "part", "item_ids", "relevance"]).combine_chunks()
     lists = rows.column("item_ids").combine_chunks()
     offsets = lists.offsets.to_numpy() - lists.offsets[0].as_py()
@@ -430,12 +433,12 @@ def _hash_truth(rankings: pa.Table) -> dict[tuple[str, str], int]:
 def list_figures(
     runs: list[ModelRun], wanted: tuple[str, ...] | None, part: str | None
 ) -> tuple[dict[str, str], list[Check]]:
-    """Return metric -> definition of the metrics that all runs have, and checks of what is left out.
+    """Return metric -> definition for common metrics, and checks.
 
-    The values of `runs` are restricted to the parts that are compared.
+    Checks tell what is left out. The values in `runs` are restricted to the compared parts.
 
     Raises:
-        ConfigError: a metric that a run lacks, or has under another definition; no part in common.
+        ConfigError: a metric missing in a run, or under another definition there; no part in common.
     """
     checks = _restrict_parts(runs, part)
     known = [run.definitions for run in runs]

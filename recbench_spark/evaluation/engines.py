@@ -1,8 +1,8 @@
-"""Choice of the engine for tables by path: Spark, or this process for small files of this machine.
+"""Choice of an engine for tables by path.
 
-`auto` chooses this process where all paths are readable files or folders of this machine with at most
+`auto` chooses this process where all paths are readable files or folders on this machine with at most
 MOST_ROWS rows together, and embeddings have at most MOST_PAIRS pairs of users and items. The warehouse must
-be a folder or a URI of object storage to whose tables `deltalake` can append. Spark evaluates everything
+be a folder or an object-storage URI where `deltalake` can append to the tables. Spark evaluates everything
 else.
 """
 
@@ -21,10 +21,11 @@ from recbench_spark.sources.table_pieces import detect_kind
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
 
 MOST_ROWS = 2_000_000
-"""Most rows of all tables that `auto` evaluates in this process (docs/explain/engines.md has the cost)."""
+"""Most rows, over all tables, evaluated in this process by `auto` (docs/explain/engines.md has the cost).
+"""
 
 MOST_PAIRS = 50_000_000
-"""Most pairs of users and items that `auto` scores in this process, each in float64."""
+"""Most pairs of users and items scored in this process by `auto`, each in float64."""
 
 
 def choose_engine(
@@ -39,9 +40,9 @@ def choose_engine(
 
     Args:
         requested: auto, local or spark.
-        paths: paths of all tables.
+        paths: all tables' paths.
         embeddings: the paths of user and item embeddings among them; empty without embeddings.
-        truth: path of the truth among them; vectors of users who are not in it are not scored.
+        truth: the truth's path among them; user vectors outside it are not scored.
         warehouse: root, and the tables to append to; None: nothing is written.
 
     Raises:
@@ -85,10 +86,10 @@ def _choose_by_size(
 
 
 def _count_scored(rows: Mapping[str, int], users: str, truth: str | None, enough: int) -> int:
-    """Return the number of users who are scored at most: those with a vector, and with a truth.
+    """Return the most users to score: with vector and truth.
 
-    The truth is read only where its number of rows does not decide. A column of users under another name
-    leaves the number of rows.
+    The truth is read only where its number of rows does not decide. If the user column has another name,
+    the number of rows counts.
     """
     scored = min(rows[users], rows.get(truth or users, rows[users]))
     if truth is None or truth not in rows or scored <= enough:

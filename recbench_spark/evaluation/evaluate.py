@@ -1,4 +1,6 @@
-"""Evaluate the output of any recommender in one call, without a config file, a split or training.
+"""Evaluate any recommender's output in one call.
+
+No config file, split or training is needed.
 
     import recbench_spark
     result = recbench_spark.evaluate(truth, lists=lists, k=(1, 3, 10))
@@ -6,8 +8,7 @@
     result.pivot()
 
 Spark frames are evaluated by Spark's tasks, all other tables in this process (`evaluation`), with the same
-bits. For paths the size of the files decides (`engines`). `recbench evaluate` adds a
-warehouse.
+bits. For paths the file size decides (`engines`). `recbench evaluate` adds a warehouse.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from recbench_spark.metrics.result import Result, add_warnings
 from recbench_spark.sources.column_names import ColumnNames
 
 COLUMNS_TAKEN = "columns taken"
-"""Name of the check that tells which columns were taken under their usual names in other libraries."""
+"""Name of the check on columns taken under other libraries' usual names."""
 
 
 def evaluate(  # noqa: PLR0913
@@ -57,39 +58,40 @@ def evaluate(  # noqa: PLR0913
 ) -> Result:
     """Evaluate recommendation lists, scores, or embeddings against a ground truth.
 
-    A table is a frame of Spark, pandas, polars (also lazy), Arrow (also a dataset) or DuckDB, a dict of
-    users and the scores of their items, or a path (Parquet, CSV, Delta, a run or judgements of TREC).
-    Either all tables of a call are Spark frames, or none is.
+    A table is a frame (Spark, pandas, polars, also lazy, Arrow, also a dataset, or DuckDB), a dict of users
+    with scored items, or a path (Parquet, CSV, Delta, TREC run or judgements). Either all tables in a call
+    are Spark frames, or none is.
 
     Args:
         truth: user_id, item_id[, relevance]; a user with an empty truth has one row, item NULL.
         lists: user_id, item_id, and rank (from 1) or score; with both, the rank decides and the score is
-            not read. Several models are a dict of their names and lists, and so for scores and embeddings.
+            not read. Several models are a dict of their names and lists; the same holds for scores and
+            embeddings.
         scores: user_id, item_id, score; training items are taken out before the ranking.
         embeddings: (user_id, vector) and (item_id, vector[, bias]); every item is a candidate.
-        train: user_id, item_id. These items are no candidates of scores and embeddings; in lists they are
-            counted by a check.
+        train: user_id, item_id. These items are no candidates for scores and embeddings; in lists a check
+            counts them.
         candidates: user_id, item_id, for the definition candidates=given.
-        features: item_id, vector: features of the items, for the metric diversity.
-        features_name: name of the features in the definition of diversity, since the values depend on them.
-        columns: our names of columns and those of the tables, such as {"user_id": "userId"}; or by table,
-            such as {"truth": {"item_id": "movieId"}}. A column that is not named here is also taken under
-            its usual name in other libraries (`sources.column_names`); a line on stderr and a check tell.
+        features: item_id, vector: item features for the metric diversity.
+        features_name: the features' name in the definition of diversity, since the values depend on them.
+        columns: our column names and those in the tables, such as {"user_id": "userId"}; or by table, such
+            as {"truth": {"item_id": "movieId"}}. A column not named here is also taken under its usual name
+            in other libraries (`sources.column_names`); a line on stderr and a check tell.
         k: cut-offs, or one.
-        metrics: names of `metrics.kernels.accuracy.METRICS` and
-            `metrics.beyond_accuracy.LIST_METRICS`, or one. `ndcg@10` also names a cut-off; names
-            such as `hit_rate` are understood (`metric_names.ALIASES`).
+        metrics: names in `metrics.kernels.accuracy.METRICS` and `metrics.beyond_accuracy.LIST_METRICS`, or
+            one. `ndcg@10` also names a cut-off; names such as `hit_rate` are understood
+            (`metric_names.ALIASES`).
         preset: another library's definition.
-        definition: single axes (`definitions.Definition`) that replace those of the preset.
-        similarity: similarity of two embeddings.
-        bootstrap: replicates, level and seed of the intervals, as `Bootstrap` or as keys and values; a
+        definition: single axes (`definitions.Definition`), replacing those in the preset.
+        similarity: how two embeddings are compared.
+        bootstrap: replicates, level and seed for the intervals, as `Bootstrap` or as keys and values; a
             number of replicates; 0 or False: none.
         uncut: report values over the whole ranking too. With False, ranks are counted only up to the
-            largest k, which is several times faster with embeddings of many items.
+            largest k: several times faster for embeddings with many items.
         draw: number of drawn candidates, per user or per item, and seed, where definition.candidates is
-            uniform or popularity (with embeddings). Items are drawn that are neither training nor truth.
-        scratch: folder that all Spark executors can read, for embeddings; a local folder by default.
-        engine: engine of the evaluation. auto: Spark for Spark frames, this process for other tables, and
+            uniform or popularity (with embeddings). Drawn items are neither training nor truth.
+        scratch: folder readable by all Spark executors, for embeddings; a local folder by default.
+        engine: where to evaluate. auto: Spark for Spark frames, this process for other tables, and
             `engines.choose_engine` for paths.
 
     Returns:
@@ -97,8 +99,8 @@ def evaluate(  # noqa: PLR0913
 
     Raises:
         ConfigError: not exactly one of lists, scores, embeddings; unknown metric or axis; k below 1; Spark
-            frames beside other tables; an engine that cannot read the tables.
-        SchemaError: a column is missing, or has a type that holds no ids (`core.ids`).
+            frames beside other tables; an engine unable to read the tables.
+        SchemaError: a column is missing, or its type holds no ids (`core.ids`).
         DataError: NULL, NaN or unusable values, with their number; two tables have no ids in common.
     """
     if scratch is not None and not isinstance(scratch, str | PathLike):
@@ -122,12 +124,12 @@ def evaluate(  # noqa: PLR0913
 
 
 def _check_pair(embeddings: object) -> tuple[Any, Any]:
-    """Return the two sides of embeddings.
+    """Return both sides of embeddings.
 
     Raises:
         ConfigError: embeddings are not exactly two tables.
     """
-    # A frame is iterable too: it yields the names of its columns.
+    # A frame is iterable too: it yields its column names.
     sides = embeddings if isinstance(embeddings, tuple | list) else None
     if sides is None or len(sides) != 2 or any(side is None for side in sides):
         what = show_value(embeddings) if sides is None else f"{len(sides)} tables or None"
@@ -144,14 +146,16 @@ def evaluate_predictions(
     *,
     columns: Mapping[str, Any] | None = None,
 ) -> Result:
-    """Compute RMSE, log-loss, RIG, AUC and others of predictions: `predictions` says how.
+    """Compute RMSE, log-loss, RIG, AUC and others from predictions.
+
+    `predictions` says how.
 
     Args:
-        predictions: user_id, item_id, prediction, outcome: a table of any kind that `evaluate` accepts.
+        predictions: user_id, item_id, prediction, outcome: any table accepted by `evaluate`.
         bootstrap: as in `evaluate`.
         views: bins, thresholds and false-positive rates.
         engine: as in `evaluate`.
-        slice_by: a column of few values; all numbers are computed again for the rows of each value.
+        slice_by: a column with few values; all numbers are computed again for each value's rows.
         columns: as in `evaluate`.
     """
 
@@ -166,7 +170,7 @@ def evaluate_predictions(
 
 
 def make_views(views: object) -> Views:
-    """Return the views of predictions, the default ones for None.
+    """Return prediction views, the default ones for None.
 
     Raises:
         ConfigError: the argument is no `Views`.
@@ -181,11 +185,14 @@ def make_views(views: object) -> Views:
 # ------------------------------------------------------------------------------------ choice of the engine
 
 EngineCall = Callable[[Mapping[str, Any]], Result]
-"""A function that evaluates tables, which choose the runner."""
+"""Evaluates tables; these choose the runner."""
 
 
 def _call_engine(tables: Mapping[str, Any], engine: str, call: EngineCall, columns: ColumnNames) -> Result:
-    """Evaluate with the engine of the tables, and tell which columns were taken under usual names."""
+    """Evaluate with the tables' engine.
+
+    Also tells which columns were taken under usual names.
+    """
     result = _choose_and_call(tables, engine, call, columns)
     notes = list(dict.fromkeys(columns.notes))
     for note in notes:
@@ -229,7 +236,10 @@ def _choose_and_call(
 
 
 def is_spark_frame(table: object) -> bool:
-    """Return whether a table is a Spark frame (classic or Connect), judged by its class alone."""
+    """Tell whether a table is a Spark frame, classic or Connect.
+
+    Its class alone decides.
+    """
     return any(kind.__module__.startswith("pyspark.sql") for kind in type(table).__mro__)
 
 
@@ -269,7 +279,7 @@ def _read_frames(paths: Mapping[str, Any], columns: ColumnNames) -> dict[str, An
 
 
 def _convert_frames(frames: Mapping[str, Any], columns: ColumnNames) -> dict[str, Any]:
-    """Convert frames of this process to Arrow, with our names of columns."""
+    """Convert this process's frames to Arrow, with our column names."""
     from recbench_spark.sources.arrow_rows import as_table  # noqa: PLC0415
 
     return {

@@ -1,7 +1,8 @@
-"""Evaluation of a system's output on either runner: tables are dealt by user, counted, ranked, measured.
+"""Evaluation of a system's output on either runner.
 
-Tables of Spark are evaluated by its tasks, and the results are lazy frames. All other tables are evaluated
-in this process, which is then the only task, without a shuffle and without Java.
+Tables are dealt by user, counted, ranked and measured. Spark's tasks evaluate Spark tables, and the results
+are lazy frames. All other tables are evaluated in this process, which is then the only task, without a
+shuffle and without Java.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ from recbench_spark.storage.scratch import share_results
 from recbench_spark.storage.shared_arrays import SharedRows
 
 CATALOGUE = ("listed", "train", "truth")
-"""Columns of `SIDES` whose items are the catalogue."""
+"""Columns of `SIDES` whose items make up the catalogue."""
 
 ITEM_OVERLAPS = {
     "train": (("train",), ("truth",)),
@@ -91,10 +92,10 @@ ITEM_OVERLAPS = {
     "candidates": (("candidates",), CATALOGUE),
     "features": (("features",), CATALOGUE),
 }
-"""Overlaps of items by name: the sides of `SIDES` on the left, and on the right."""
+"""Item overlaps by name: sides in `SIDES` on the left, and on the right."""
 
 USER_OVERLAPS = {name: ((name,), ("truth",)) for name in ("train", "listed", "candidates")}
-"""Overlaps of users with those of the truth."""
+"""User overlaps with the truth."""
 
 
 def evaluate(
@@ -109,9 +110,9 @@ def evaluate(
     scratch: str | None = None,
     **options: Any,
 ) -> Result:
-    """Evaluate lists, scores, or embeddings against a ground truth: see `evaluate.evaluate`.
+    """Evaluate lists, scores, or embeddings against a ground truth.
 
-    In this process it needs memory for a few times the tables.
+    See `evaluate.evaluate`. In this process it needs a few times the tables' memory.
     """
     plan = check_request(
         EvaluationRequest(**options), lists=lists, scores=scores, embeddings=embeddings,
@@ -123,7 +124,10 @@ def evaluate(
 
 
 def evaluate_at(place: RunPlace, plan: EvaluationPlan, given: Mapping[str, Any]) -> Result:
-    """Evaluate tables (truth, train, candidates, features, or None) and the system of a plan."""
+    """Evaluate a plan's system on tables.
+
+    given: truth, train, candidates, features, or None for each.
+    """
     with ExitStack() as kept:
         work = start_evaluation(place, plan, given, kept)
         checks = work.check_all()
@@ -134,7 +138,7 @@ def evaluate_at(place: RunPlace, plan: EvaluationPlan, given: Mapping[str, Any])
 def start_evaluation(
     place: RunPlace, plan: EvaluationPlan, given: Mapping[str, Any], kept: ExitStack
 ) -> DealtEvaluation:
-    """Read the tables and deal them; they are kept until the stack ends."""
+    """Read and deal tables; keep them until the stack ends."""
     tables = read_tables(place, plan, given)
     return DealtEvaluation(place, plan, tables, kept.enter_context(deal_tables(place, tables).keep()), kept)
 
@@ -144,14 +148,14 @@ def start_evaluation(
 
 @dataclass(frozen=True)
 class DealtEvaluation:
-    """An evaluation whose tables are dealt.
+    """An evaluation with dealt tables.
 
     Attributes:
         place: the runner and its folder.
-        plan: what is asked for.
+        plan: the request.
         inputs: the tables.
-        dealt: the tables of each task's users.
-        kept: what is kept until the results are there.
+        dealt: tables of each task's users.
+        kept: values to keep until the results are there.
     """
 
     place: RunPlace
@@ -170,7 +174,7 @@ class DealtEvaluation:
 
     @cached_property
     def sums(self) -> Mapping[str, int]:
-        """Sums over rows and pairs of all tasks."""
+        """Rows and pairs, summed over all tasks."""
         totals: Counter[str] = Counter()
         for sums in self._apply(task_tables.count_rows).each(dict):
             totals.update(sums)
@@ -178,12 +182,15 @@ class DealtEvaluation:
 
     @cached_property
     def users(self) -> TaskRows:
-        """Each user once, and the tables that have it."""
+        """Each user once, with the tables that have it."""
         return self._apply(task_tables.count_users, ("id", *task_tables.SIDES[:4]))
 
     @cached_property
     def items(self) -> TaskRows:
-        """Each item once, and its rows in each table. Shuffles one row a task and item."""
+        """Each item once, with its rows in each table.
+
+        Shuffles one row per task and item.
+        """
         names = ("id", *task_tables.SIDES)
         counted = self._apply(task_tables.count_items, names)
         if self.place.is_here:
@@ -193,13 +200,13 @@ class DealtEvaluation:
 
     @cached_property
     def item_facts(self) -> ItemFacts:
-        """Counts of all items."""
+        """Counts over all items."""
         texts = tuple(side for side, kind in self.inputs.item_kinds.items() if kind == "text")
         return ItemFacts.add_up(self.items.each(partial(_count_items, texts=texts)))
 
     @cached_property
     def user_overlaps(self) -> Mapping[str, IdOverlap]:
-        """Overlaps of users by name."""
+        """User overlaps by name."""
         return _add_overlaps(self.users.each(partial(_count_overlaps, sides=USER_OVERLAPS)))
 
     @cached_property
@@ -231,7 +238,7 @@ class DealtEvaluation:
         return [*checks, *self.check_features(), *self.check_rows()]
 
     def check_truth(self) -> list[Check]:
-        """Check duplicates of truth and training, and what they have in common."""
+        """Check truth and training for duplicates and common pairs."""
         sums, definition = self.sums, self.plan.definition
         checks = [check_dropped_rows(PART, sums["truth dropped"], definition)]
         if not self.inputs.has(TRAIN):
@@ -244,9 +251,10 @@ class DealtEvaluation:
         return [*checks, truth_in_train_check(*known, masked=self.plan.masks_truth)]
 
     def check_overlaps(self) -> list[Check]:
-        """Check that the system's ids occur in the truth or, for items, in training or truth.
+        """Check that the system's ids are known.
 
-        Without training rows, items need not occur in the truth: a system may miss all of it and score 0.
+        Ids must occur in the truth or, for items, in training or truth. Without training rows, items need
+        not occur in the truth: a system may miss all of it and score 0.
         """
         kind, trained = self.plan.kind, self.inputs.has(TRAIN)
         owner = ITEM_VECTORS if self.inputs.has(ITEM_VECTORS) else LISTED
@@ -263,13 +271,13 @@ class DealtEvaluation:
         return checks
 
     def check_features(self) -> list[Check]:
-        """Check that features are those of the catalogue's items."""
+        """Check that features belong to catalogue items."""
         if self.inputs.has(FEATURES):
             self._report("item_id", "features", ("features", "catalogue"), (FEATURES, TRUTH))
         return []
 
     def check_rows(self) -> list[Check]:
-        """Check rows of lists and scores, or record the candidates that are drawn."""
+        """Check rows of lists and scores, or record drawn candidates."""
         plan, sums = self.plan, self.sums
         if plan.kind == "embeddings":
             return self._check_draws() if self.draws is not None else []
@@ -308,7 +316,7 @@ class DealtEvaluation:
 
     @cached_property
     def draws(self) -> CandidateDraws | None:
-        """The draw of candidates; None: none are drawn."""
+        """Mode and settings of drawn candidates; None: none are drawn."""
         if self.plan.candidates not in SAMPLED:
             return None
         mode, n_items = self.plan.candidates, self.item_facts.items
@@ -316,7 +324,7 @@ class DealtEvaluation:
         return CandidateDraws(mode, self.plan.draw, n_items, running)
 
     def rank(self) -> TaskRows:
-        """Rank the users of the truth: rows of `RANKED_USERS`."""
+        """Rank the truth's users: rows of `RANKED_USERS`."""
         request = self.plan.metric_plan.request()
         if self.plan.kind == "embeddings":
             source = replace(self._share_vectors(ITEM_VECTORS), kind=self.plan.similarity)
@@ -337,7 +345,7 @@ class DealtEvaluation:
         return choose_device(self.place.engine)
 
     def _share_vectors(self, number: int) -> DotSource:
-        """Share vectors of items with tasks; those outside of the catalogue are left out."""
+        """Share item vectors with tasks, without items outside the catalogue."""
         table, names = self.inputs.tables[number], ("item_id", "vector", "bias")
         lookup: Any = self.catalogue.lookup
         if table.table is None:
@@ -352,7 +360,7 @@ class DealtEvaluation:
         return DotSource(shared, self.item_facts.items, table.dims, catalogue=lookup)
 
     def describe_catalogue(self) -> ListedCatalogue:
-        """Return what metrics of lists need."""
+        """Return the catalogue for list metrics."""
         features = self._share_vectors(FEATURES) if self.inputs.has(FEATURES) else None
         known = self.catalogue.lookup
         return ListedCatalogue(known, self.item_facts.items, Facts(self.sums["train users"], features))
@@ -363,14 +371,14 @@ class DealtEvaluation:
 
 @dataclass(frozen=True)
 class ItemFacts:
-    """Counts of the items of all tasks.
+    """Item counts over all tasks.
 
     Attributes:
-        items: items of the catalogue.
-        are_numbers: whether all ids of text files are whole numbers.
-        lost: rows of lists whose item is neither in training nor in the truth.
-        overlaps: by the names of ITEM_OVERLAPS.
-        histogram: items of each number of training rows above 0.
+        items: items in the catalogue.
+        are_numbers: whether all ids in text files are whole numbers.
+        lost: list rows whose item is neither in training nor in the truth.
+        overlaps: by the names in ITEM_OVERLAPS.
+        histogram: how many items have each number of training rows above 0.
     """
 
     items: int
@@ -381,7 +389,7 @@ class ItemFacts:
 
     @classmethod
     def add_up(cls, tasks: Sequence[Any]) -> ItemFacts:
-        """Add up what `_count_items` returned in each task."""
+        """Add up the tasks' results of `_count_items`."""
         items, numbers, lost, counts, histograms = zip(*tasks, strict=True)
         total: Counter[int] = Counter()
         for histogram in histograms:
@@ -389,7 +397,7 @@ class ItemFacts:
         return cls(sum(items), all(numbers), sum(lost), _add_overlaps(counts), total)
 
     def find_bounds(self) -> tuple[int, int]:
-        """Return the training counts from which an item is torso, and head."""
+        """Return the training counts where torso and head begin."""
         counts = sorted(self.histogram)
         return class_bounds(counts, [self.histogram[count] for count in counts])
 

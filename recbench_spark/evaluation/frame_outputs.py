@@ -1,4 +1,4 @@
-"""Results of Spark's tasks: lazy frames, of which Spark caches the rankings."""
+"""Results from Spark's tasks: lazy frames; Spark caches the rankings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from recbench_spark.storage.spark_types import conform, spark_columns
 
 
 class FrameOutputs:
-    """Rankings of a session, which Spark caches."""
+    """A session's rankings, cached by Spark."""
 
     def __init__(self, spark: SparkSession, rankings: TaskRows, schema: pa.Schema) -> None:
         self.spark = spark
@@ -31,7 +31,10 @@ class FrameOutputs:
         return reduce_frame(measures, self.ranked)
 
     def finish(self, measured: Measured) -> Result:
-        """Return the result, as `outputs.Outputs`; Spark computes users' values when they are asked for."""
+        """Return the result, as `outputs.Outputs`.
+
+        Spark computes user values when they are read.
+        """
         rankings = self.ranked.select(*measured.columns)
         per_user = conform_result(rankings.mapInArrow(measured.values, to_ddl(USER_VALUES)), USER_METRICS)
         numbers = conform_result(make_frame(self.spark, measured.metrics), METRICS)
@@ -39,5 +42,8 @@ class FrameOutputs:
 
 
 def conform_result(frame: DataFrame, table: Table) -> DataFrame:
-    """Conform a frame to a result table without the column of the run, which only a warehouse has."""
+    """Conform a frame to a result table without run column.
+
+    Only a warehouse has this column.
+    """
     return conform(frame.withColumn("run_id", F.lit("")), table).drop("run_id")

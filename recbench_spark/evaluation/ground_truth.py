@@ -1,6 +1,6 @@
-"""Ground truth and training rows: pairs, rows of users (`USERS` of `ranking.batch_schemas`), catalogue.
+"""Ground truth and training rows as pairs, users and catalogue.
 
-Axes: r rows, u users, i items of the catalogue.
+User rows are `USERS` in `ranking.batch_schemas`. Axes: r rows, u users, i catalogue items.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from recbench_spark.storage.shared_arrays import bound_lists
 
 @dataclass(frozen=True)
 class InteractionPairs:
-    """Pairs of the truth or of training: each (user, item) once, ordered by user, then item.
+    """Truth or training pairs, each (user, item) once.
 
-    user_r, item_r: indices of the users and of the catalogue; value_r: the highest relevance of the pair
+    They are ordered by user, then item. user_r, item_r: indices of users and in the catalogue; value_r: the
+    pair's highest relevance.
     """
 
     user_r: Ints
@@ -40,10 +41,10 @@ NO_PAIRS = InteractionPairs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zer
 
 @dataclass(frozen=True)
 class CatalogueItems:
-    """Some items of a catalogue, in the order of the catalogue.
+    """Some catalogue items, in catalogue order.
 
     ids: (n,) text; index_n: (n,) indices in the catalogue; label_n: (n,) popularity classes, None without
-    training rows
+    training rows.
     """
 
     ids: pa.Array
@@ -53,16 +54,19 @@ class CatalogueItems:
 
 @dataclass(frozen=True, eq=False)
 class ArrowCatalogue:
-    """The catalogue: all items in the order of their ids, which decides ties.
+    """All items in id order, which decides ties.
 
-    item_ids: (i,) text; n_train_i: (i,) training users
+    item_ids: (i,) text; n_train_i: (i,) training users.
     """
 
     item_ids: pa.Array
     n_train_i: Ints
 
     def find(self, ids: pa.Array) -> tuple[Ints, Ints]:
-        """Return each id's item_index, or -1, and its training rows, or 0, (n,) each."""
+        """Return each id's item_index and training rows, (n,) each.
+
+        An unknown id has -1 and 0.
+        """
         index = find_indices(ids, self.item_ids)
         return index, np.where(index >= 0, np.append(self.n_train_i, 0)[index], 0)
 
@@ -71,16 +75,18 @@ class ArrowCatalogue:
         return np.array([text.encode() for text in self.item_ids.to_pylist()], dtype="S")
 
     def counts(self) -> Ints:
-        """Return the number of training rows of each item, by item_index, (i,)."""
+        """Return each item's training rows, by item_index, (i,)."""
         return self.n_train_i
 
 
 def distinct_pairs(table: pa.Table, users: pa.Array, items: pa.Array) -> tuple[InteractionPairs, int]:
-    """Keep each (user, item) once, with the highest value, and count dropped rows; skip NULL items.
+    """Keep each (user, item) once, and count dropped rows.
+
+    The highest value stays; NULL items are skipped.
 
     Args:
         table: user_id, item_id, and rating where rows have one.
-        users: ids of at least the users of the table.
+        users: ids of at least the table's users.
         items: ids of at least its items.
     """
     user_r, item_r = (
@@ -100,13 +106,16 @@ def distinct_pairs(table: pa.Table, users: pa.Array, items: pa.Array) -> tuple[I
 
 
 def count_common_pairs(truth: InteractionPairs, trained: InteractionPairs, items: int) -> int:
-    """Count the pairs of the truth that are training pairs; both number the same users and items."""
+    """Count truth pairs found in training.
+
+    Both number the same users and items.
+    """
     truth_p, trained_p = (part.user_r * items + part.item_r for part in (truth, trained))
     return int(np.isin(truth_p, trained_p).sum())
 
 
 def check_dropped_rows(name: str, dropped: int, definition: Definition) -> Check:
-    """Return the check that counts rows whose pair stands twice in a table.
+    """Return the check counting a table's repeated pairs.
 
     Raises:
         DataError: there are such rows, and the definition allows none.
@@ -119,7 +128,7 @@ def check_dropped_rows(name: str, dropped: int, definition: Definition) -> Check
 
 
 def empty_train_checks(rows: int) -> list[Check]:
-    """Return a warning where there are no training rows."""
+    """Return a warning where training rows are missing."""
     detail = "novelty and mean_popularity are not defined, and no item is known from training"
     return [] if rows else [warn_above_zero("train without rows", 1, detail)]
 
@@ -130,7 +139,7 @@ def build_user_table(
     """Build the rows of `USERS`.
 
     Args:
-        users: ids of the users of the truth. Users of `trained` beyond them have larger indices.
+        users: the truth's user ids. Other users in `trained` have larger indices.
         truth: pairs, items by index in `items`.
         trained: pairs, items by index in `items`; empty without training rows.
         items: at least the items of both.
@@ -157,7 +166,10 @@ def _training_lists(trained: InteractionPairs, users: int, index_n: Ints) -> pa.
 def _slice_labels(
     bounds: pa.Array, truth: InteractionPairs, label_n: npt.NDArray[np.str_] | None
 ) -> pa.Array:
-    """Return labels of truth items by slice key: no keys without training rows, NULL for empty truth."""
+    """Return truth items' labels by slice key.
+
+    No keys without training rows, NULL for empty truth.
+    """
     kind, has_truth = USERS.field("slices").type, np.diff(bounds.to_numpy()) > 0
     if label_n is None:
         return pa.array([[] if present else None for present in has_truth], kind)

@@ -1,10 +1,12 @@
-"""Short form of `evaluate` for frames of this process: metrics of lists as one pandas frame.
+"""Short form of `evaluate` for frames in this process.
+
+List metrics come as one pandas frame.
 
     from recbench_spark import evaluate_frames
     evaluate_frames(truth, lists, k=(1, 3, 10))
 
-A frame is any table that exports its columns as Arrow: pandas, polars, pyarrow, DuckDB. Names of columns,
-of metrics and of models are those of `recbench_spark.evaluate`, and so are the numbers, bit for bit.
+A frame is any table exporting its columns as Arrow: pandas, polars, pyarrow, DuckDB. Column, metric and
+model names are those of `recbench_spark.evaluate`, and so are the numbers, bit for bit.
 """
 
 from __future__ import annotations
@@ -39,34 +41,36 @@ def evaluate_frames(
     definition: Mapping[str, Any] | None = EvaluationRequest.definition,
     bootstrap: Bootstrap | Mapping[str, Any] | int | None = EvaluationRequest.bootstrap,
 ) -> pd.DataFrame:
-    """Compute metrics of lists against a ground truth, for frames that fit into memory several times.
+    """Compute list metrics against a ground truth, for frames.
+
+    The frames must fit into memory several times.
 
     Args:
         truth: user_id, item_id[, relevance]; a user with an empty truth has one row, item NULL.
         lists: user_id, item_id, and rank (from 1) or score; with both, the rank decides. Users without
             truth are left out. Several models are a dict of their names and lists.
-        columns: our names of columns and those of the frames, as in `evaluate`.
+        columns: our column names and those in the frames, as in `evaluate`.
         k: cut-offs, or one.
-        metrics: names of `metrics.kernels.accuracy.METRICS`, or one; `ndcg@10` also names a cut-off.
+        metrics: names in `metrics.kernels.accuracy.METRICS`, or one; `ndcg@10` also names a cut-off.
         preset: another library's definition.
-        definition: single axes (`definitions.Definition`) that replace those of the preset.
-        bootstrap: replicates, level and seed of the intervals, as `Bootstrap` or as keys and values; a
+        definition: single axes (`definitions.Definition`), replacing those in the preset.
+        bootstrap: replicates, level and seed for the intervals, as `Bootstrap` or as keys and values; a
             number of replicates; 0 or False: none.
 
     Returns:
-        model (of several), metric, definition, k (missing: the whole list), value, stderr (of the mean over
-        users), ci_low, ci_high, n. `attrs["checks"]` holds one dict per check (check, observed, threshold,
-        severity, detail, passed), with the checks of `recbench evaluate`.
+        model (if several), metric, definition, k (missing: the whole list), value, stderr (of the mean over
+            users), ci_low, ci_high, n. `attrs["checks"]` holds one dict per check (check, observed,
+            threshold, severity, detail, passed), with the checks in `recbench evaluate`.
 
     Raises:
-        ConfigError: unknown metric or axis, a metric named twice; an option of a wrong type; a cut-off that
-            is no whole number from 1 to 2^31 - 1.
-        SchemaError: a column is missing, or has a type that holds no ids (`core.ids`).
+        ConfigError: unknown metric or axis, a metric named twice; an option with a wrong type; a cut-off
+            that is no whole number from 1 to 2^31 - 1.
+        SchemaError: a column is missing, or its type holds no ids (`core.ids`).
         DataError: no frame; NULL, NaN or unusable values, with their number; frames without common ids.
 
     Warns:
-        CheckWarning: for each check that did not pass, with the message of `recbench evaluate`: users
-            without a list, few common ids, heavy ties, duplicates, grades without a gain.
+        CheckWarning: for each failed check, with the message in `recbench evaluate`: users without a list,
+            few common ids, heavy ties, duplicates, grades without a gain.
     """
     result = evaluate(
         truth, lists=lists, columns=columns, k=k, metrics=metrics, preset=preset,
@@ -79,6 +83,6 @@ def evaluate_frames(
     names = [name for name in (MODEL, *COLUMNS) if name in rows.column_names]
     rows = rows.filter(pc.is_null(rows.column("slice_key"))).select(names)
     frame: pd.DataFrame = rows.to_pandas().astype({"k": "Int64"})
-    # These are plain values because pandas writes attributes into Parquet as JSON.
+    # Plain values, because pandas writes attributes into Parquet as JSON.
     frame.attrs["checks"] = [{**asdict(check), "passed": check.passed} for check in result.checks]
     return frame

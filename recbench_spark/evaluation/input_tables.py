@@ -1,4 +1,7 @@
-"""Tables of an evaluation: opened and checked on the runner of the call, and dealt by user."""
+"""An evaluation's tables: opened, checked, and dealt by user.
+
+The call's runner does it.
+"""
 
 from __future__ import annotations
 
@@ -55,18 +58,21 @@ from recbench_spark.storage.blocks import (
 
 @dataclass(frozen=True)
 class RunPlace:
-    """The runner, and a folder that all its tasks can read."""
+    """The runner, and a folder readable by all its tasks."""
 
     engine: Engine
     folder: str
 
     @property
     def is_here(self) -> bool:
-        """Return whether this process is the only task."""
+        """Tell whether this process is the only task."""
         return isinstance(self.engine, LocalEngine) and self.engine.cores == 1
 
     def hold(self, rows: TaskRows) -> TaskRows:
-        """Return rows that this process computes once; others as they are."""
+        """Return rows for repeated reading: computed once in this process.
+
+        Other runners' rows stay unchanged.
+        """
         if not self.is_here:
             return rows
         return Blocks(
@@ -76,7 +82,10 @@ class RunPlace:
 
 @contextmanager
 def open_place(table: Any, scratch: str | None) -> Iterator[RunPlace]:
-    """Open the runner of a table; a folder of this process is removed afterwards."""
+    """Open a table's runner.
+
+    A folder of this process is removed afterwards.
+    """
     frame = table.rows.frame if isinstance(table, InputRows) and hasattr(table.rows, "frame") else table
     if is_frame(frame):
         from recbench_spark.engine.sessions import SparkEngine  # noqa: PLC0415
@@ -103,18 +112,21 @@ def open_place(table: Any, scratch: str | None) -> Iterator[RunPlace]:
 
 @dataclass(frozen=True)
 class CheckedTables:
-    """The tables of an evaluation by number, typed; and the lowest and highest grade of the truth."""
+    """An evaluation's typed tables by number, and the truth's grades.
+
+    The grades are the lowest and the highest one.
+    """
 
     tables: Mapping[int, CheckedInput]
     grades: tuple[float, ...]
 
     def has(self, number: int) -> bool:
-        """Return whether the call has a table."""
+        """Tell whether the call has a table."""
         return number in self.tables
 
     @property
     def item_kinds(self) -> dict[str, str]:
-        """Kinds of the ids of items in the catalogue, by their sides."""
+        """Kinds of item ids in the catalogue, by side."""
         owners = {
             "truth": TRUTH,
             "train": TRAIN,
@@ -128,7 +140,10 @@ class CheckedTables:
 
     @property
     def numeric(self) -> bool | None:
-        """Return whether ties of items are ordered as numbers; None: the ids of text files decide."""
+        """Tell whether item ties are ordered as numbers.
+
+        None: the ids in text files decide.
+        """
         kinds = {*self.item_kinds.values()}
         return None if "text" in kinds and kinds <= {"text", "integer"} else kinds == {"integer"}
 
@@ -156,7 +171,7 @@ def read_tables(place: RunPlace, plan: EvaluationPlan, given: Mapping[str, Any])
 
 
 def read_system(place: RunPlace, plan: EvaluationPlan) -> dict[int, CheckedInput]:
-    """Read lists or scores, or the vectors of users and items."""
+    """Read lists or scores, or user and item vectors."""
     if plan.kind != "embeddings":
         opened = open_input(place.engine, plan.system, (), plan.kind)
         return {LISTED: check_input(opened, value_columns(opened.schema.names, plan.kind), plan.kind)}
@@ -180,7 +195,10 @@ def read_truth(place: RunPlace, truth: Any) -> CheckedInput:
 
 
 def deal_tables(place: RunPlace, tables: CheckedTables) -> TaskRows:
-    """Deal all tables by user; a task's value is `TaskTables`. Items of vectors are dealt by item."""
+    """Deal all tables by user; a task's value is `TaskTables`.
+
+    Items with vectors are dealt by item.
+    """
     columns = {number: _list_columns(number, table) for number, table in tables.tables.items()}
     if place.is_here:
         held = {n: _rename(table.table, columns[n]) for n, table in tables.tables.items()}
@@ -198,11 +216,11 @@ def deal_tables(place: RunPlace, tables: CheckedTables) -> TaskRows:
 
 
 VALUE_TYPES = {"rank": pa.int64(), "vector": pa.list_(pa.float32())}
-"""Types of columns that are neither ids nor float64."""
+"""Types for columns other than ids and float64."""
 
 
 def _list_columns(number: int, table: CheckedInput) -> dict[str, str]:
-    """Return the columns that tasks need: the task's name -> the table's."""
+    """Return the tasks' columns: the task's name -> the table's."""
     if number in (ITEM_VECTORS, FEATURES):
         return {"user_id": "item_id"}
     names = {name: name for name in table.names if name != "bias"}

@@ -1,6 +1,7 @@
-"""Several models in one call: a dict of names and tables becomes one evaluation for each, and one result.
+"""Several models in one call, evaluated one by one.
 
-Each table has a name in messages: `lists`, or `lists of als` where the call has several models.
+A dict of names and tables becomes one evaluation for each, and one result. Each table has a name in
+messages: `lists`, or `lists of als` where the call has several models.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from recbench_spark.metrics.result import Result, combine_results
 from recbench_spark.sources.column_names import names_ids
 
 SIDES = ("user embeddings", "item embeddings")
-"""Names of the two tables of embeddings."""
+"""Names of both embedding tables."""
 
 EMBEDDINGS = "embeddings"
 
@@ -23,11 +24,13 @@ EMBEDDINGS = "embeddings"
 def name_tables(
     systems: Mapping[str, Any], check_pair: Callable[[object], tuple[Any, Any]]
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the tables of the systems by their names, and the names of the models; none for one model.
+    """Return the systems' tables by name, and the model names.
+
+    A single model has no name.
 
     Args:
         systems: lists, scores and embeddings as the caller gave them, or None.
-        check_pair: function that splits embeddings into their two sides.
+        check_pair: splits embeddings into their two sides.
 
     Raises:
         ConfigError: several models, and more than one kind of output.
@@ -59,7 +62,7 @@ def _split_sides(
 
 
 def is_several(system: object, kind: str) -> bool:
-    """Return whether a table is a dict of the names of models and their tables.
+    """Tell whether a table is a dict of models' tables.
 
     Any text names a model, `user` and `item` too: what counts is that all values are tables.
     """
@@ -80,7 +83,10 @@ def _is_table_pair(table: object) -> bool:
 
 
 def _is_table(table: object) -> bool:
-    """Return whether something is one table, judged by what it offers; a column is none."""
+    """Tell whether something is one table.
+
+    What it offers decides; a column is none.
+    """
     if isinstance(table, Mapping):
         return names_ids(table) or is_run(table)
     if isinstance(table, str | PathLike):
@@ -90,7 +96,10 @@ def _is_table(table: object) -> bool:
 
 
 def is_run(table: object) -> bool:
-    """Return whether a table is a dict of users and dicts of their items and numbers, as ranx takes it."""
+    """Tell whether a table is a ranx run.
+
+    This is a dict of users with dicts of items and numbers.
+    """
     if not isinstance(table, Mapping) or not table:
         return False
     users = list(table.values())
@@ -100,7 +109,7 @@ def is_run(table: object) -> bool:
 
 
 def unfold_run(table: Any, what: str) -> Any:
-    """Return a dict of users and dicts of items and numbers as columns; other tables as they are."""
+    """Return a ranx run as columns; other tables unchanged."""
     if not is_run(table):
         return table
     value = "relevance" if what.startswith("truth") else "score"
@@ -116,15 +125,17 @@ def unfold_run(table: Any, what: str) -> Any:
 def evaluate_each(
     evaluate: Callable[..., Result], tables: Mapping[str, Any], models: tuple[str, ...]
 ) -> Result:
-    """Evaluate one model, or each of several, whose results become one with a column `model`.
+    """Evaluate one model, or several into one result.
+
+    Several models' result has a column `model`.
 
     Args:
         evaluate: an engine's function of the tables.
-        tables: by the names of `name_tables`, and truth and others that all models share.
-        models: names of the models; empty: one without a name.
+        tables: by the names from `name_tables`, and truth and others shared by all models.
+        models: model names; empty: one without a name.
 
     Raises:
-        RecbenchError: of one model; the message begins with its name.
+        RecbenchError: from one model; the message begins with its name.
     """
     if not models:
         return evaluate(**_pair_sides(tables))
@@ -144,7 +155,10 @@ def evaluate_each(
 
 
 def _pair_sides(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tables as both engines expect them, with the two sides of embeddings as a pair."""
+    """Return the tables as both engines expect them.
+
+    Both sides of embeddings become a pair.
+    """
     sides = tuple(tables[name] for name in SIDES if name in tables)
     others = {name: table for name, table in tables.items() if name not in SIDES}
     return {**others, EMBEDDINGS: sides or None}

@@ -22,13 +22,13 @@ from recbench_spark.schemas import METRICS
 
 
 class Measured(NamedTuple):
-    """Numbers of rankings, and how values of users follow from them.
+    """Numbers from rankings, and how user values follow.
 
     Attributes:
-        metrics: rows of the result.
-        values: function from rankings to values of users.
-        columns: columns of rankings that `values` reads.
-        checks: of inputs and rankings.
+        metrics: the result's rows.
+        values: computes user values from rankings.
+        columns: ranking columns read by `values`.
+        checks: on inputs and rankings.
     """
 
     metrics: pa.Table
@@ -45,9 +45,9 @@ def measure_rankings(
     """Measure rankings: rows of `metrics`, and their checks.
 
     Args:
-        plan: what is asked for.
-        catalogue: what metrics of lists need; None: none are asked for.
-        reduce: function that reduces the rankings by measures.
+        plan: the request.
+        catalogue: the catalogue for list metrics; None: none are requested.
+        reduce: reduces the rankings by measures.
     """
     measures = make_measures(plan.metric_plan, catalogue)
     results = reduce(measures)
@@ -58,7 +58,10 @@ def measure_rankings(
 
 
 def _select_figures(metrics: pa.Table, figures: Figures) -> pa.Table:
-    """Return the numbers; of metrics that were named with a cut-off only those at these cut-offs."""
+    """Select the numbers to report.
+
+    Metrics named with a cut-off are reported only there.
+    """
     for name in {metric for metric, _ in figures}:
         ks = pa.array([k for metric, k in figures if metric == name], pa.int32())
         other = pc.not_equal(metrics.column("metric"), name)

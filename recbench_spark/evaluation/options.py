@@ -1,6 +1,7 @@
-"""Options of `evaluate`: one model for the function's keywords, the flags of the job, and their checks.
+"""Options of `evaluate`, with their checks.
 
-It imports no engine, so that flags are answered before anything of an evaluation is loaded.
+One model serves the function's keywords and the job's flags. It imports no engine: flags are answered
+before any part of an evaluation is loaded.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ ENGINES = ("auto", "local", "spark")
 SIMILARITIES = ("dot", "cosine")
 
 KINDS = ("lists", "scores", "embeddings", "predictions")
-"""Outputs of a system that can be evaluated."""
+"""System outputs to evaluate."""
 
 PAIR_COLUMNS = ("user_id", "item_id")
 
@@ -30,17 +31,20 @@ TABLE_COLUMNS = {
     "item embeddings": ("item_id", "vector"),
     "pairs": ("query_id", "item_id"),
 }
-"""Required columns of the tables that need others than PAIR_COLUMNS."""
+"""Required columns for tables with others than PAIR_COLUMNS."""
 
 
 def table_columns(name: str) -> tuple[str, ...]:
-    """Return the columns that a table must have, such as `lists` or `lists of als`."""
+    """Return the columns a table must have.
+
+    name: `lists` or `lists of als`, for instance.
+    """
     return TABLE_COLUMNS.get(name.partition(" of ")[0], PAIR_COLUMNS)
 
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """The options of `evaluate.evaluate`, which documents each of them."""
+    """The options; `evaluate.evaluate` documents each."""
 
     features_name: str = "given"
     k: Sequence[int] | int = (1, 3, 5, 10, 20)
@@ -52,17 +56,18 @@ class EvaluationRequest:
     uncut: bool = True
     draw: CandidateDraw | Mapping[str, Any] | None = None
     figures: Figures = ()
-    """Metrics that were named with a cut-off; of these metrics nothing else is reported."""
+    """Metrics named with a cut-off; nothing else is reported about them."""
 
 
 def normalize_types(request: EvaluationRequest) -> EvaluationRequest:
-    """Return the options with cut-offs and metrics as tuples, so that iterators are read only once.
+    """Return the options with cut-offs and metrics as tuples.
 
-    A single cut-off or metric is a collection of one. Metrics get our names, and cut-offs such as that of
-    `ndcg@10` are in `figures` and among the cut-offs; they are all cut-offs where the caller names none.
+    So iterators are read only once. A single cut-off or metric is a collection of one. Metrics get our
+    names, and cut-offs as in `ndcg@10` are in `figures` and among the cut-offs; they are all cut-offs where
+    the caller names none.
 
     Raises:
-        ConfigError: an option is of a type that it cannot have.
+        ConfigError: an option has a wrong type.
     """
     request = _widen_single_values(request)
     check_plural(request)
@@ -70,7 +75,7 @@ def normalize_types(request: EvaluationRequest) -> EvaluationRequest:
         require_choice(name, getattr(request, name), choices)
     if not isinstance(request.features_name, str):
         raise ConfigError(f"features_name is {show_value(request.features_name)}", "give a string")
-    # The order of a set is chance.
+    # A set has no fixed order.
     ordered = sorted(request.metrics, key=str) if isinstance(request.metrics, Set) else request.metrics
     listed = tuple(ordered)
     metrics, figures = read_figures(listed)
@@ -83,7 +88,10 @@ def normalize_types(request: EvaluationRequest) -> EvaluationRequest:
 
 
 def _widen_single_values(request: EvaluationRequest) -> EvaluationRequest:
-    """Return the options with one cut-off, or one metric by name, as a collection of one."""
+    """Return options with single values as collections of one.
+
+    Cut-offs and metrics may be single values.
+    """
     is_count = isinstance(request.k, Integral) and not isinstance(request.k, bool)
     k = (int(cast(int, request.k)),) if is_count else request.k
     metrics = (request.metrics,) if isinstance(request.metrics, str) else request.metrics
@@ -91,7 +99,7 @@ def _widen_single_values(request: EvaluationRequest) -> EvaluationRequest:
 
 
 def check_plural(request: EvaluationRequest) -> None:
-    """Refuse a single value where cut-offs, metrics or axes are a collection.
+    """Refuse single values for cut-offs, metrics or axes.
 
     Raises:
         ConfigError: k or metrics is a single value, or definition is no mapping.
@@ -109,30 +117,35 @@ def check_plural(request: EvaluationRequest) -> None:
 
 
 def is_single(value: object) -> bool:
-    """Return whether a value is no collection; a text counts as one value, and so does a type."""
+    """Tell whether a value is no collection.
+
+    A text counts as one value, and so does a type.
+    """
     return isinstance(value, str | bytes | type) or not isinstance(value, Iterable)
 
 
 def require_choice(name: str, value: object, choices: Sequence[str | bool]) -> None:
-    """Refuse a value that is none of the choices.
+    """Refuse a value outside the choices.
 
     Raises:
         ConfigError: with the nearest choice.
     """
-    # Types are compared first: `==` of an array has no single answer, and 1 equals True.
+    # Types are compared first: `==` on an array has no single answer, and 1 equals True.
     if not any(isinstance(value, type(choice)) and value == choice for choice in choices):
         raise ConfigError(f"{name} is {show_value(value)}", nearest(str(value), map(str, choices)))
 
 
 def make_bootstrap(value: Bootstrap | Mapping[str, Any] | int | None, where: str = "") -> Bootstrap:
-    """Return bootstrap settings: the default for None, no replicates for 0 and False, else that many.
+    """Return bootstrap settings.
+
+    The default for None, no replicates for 0 and False, else as many as given.
 
     Args:
         value: settings, or a number of replicates.
-        where: name of the number in errors.
+        where: the number's name in errors.
 
     Raises:
-        ConfigError: anything else, or a setting that `Bootstrap` does not allow.
+        ConfigError: anything else, or a setting forbidden by `Bootstrap`.
     """
     if value is None or value is True:
         return Bootstrap()
@@ -147,10 +160,12 @@ def make_bootstrap(value: Bootstrap | Mapping[str, Any] | int | None, where: str
 
 
 def make_draw(value: CandidateDraw | Mapping[str, Any] | None) -> CandidateDraw | None:
-    """Return the settings of the draw; keys and values are checked like those of a benchmark file.
+    """Return settings for drawn candidates.
+
+    Keys and values are checked like those in a benchmark file.
 
     Raises:
-        ConfigError: anything else, or a setting that `Draw` does not allow.
+        ConfigError: anything else, or a setting forbidden by `CandidateDraw`.
     """
     if value is None or isinstance(value, CandidateDraw):
         return value
@@ -160,12 +175,12 @@ def make_draw(value: CandidateDraw | Mapping[str, Any] | None) -> CandidateDraw 
 
 
 def _plain_settings(settings: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Return a copy of settings whose values a config file could hold.
+    """Return a copy of settings with plain values.
 
-    Pydantic alone would accept a pandas series of one number as a number.
+    Pydantic alone would accept a pandas series with one number as a number.
 
     Raises:
-        ConfigError: a value that no config file could hold.
+        ConfigError: no config file could hold a value.
     """
     for name, value in settings.items():
         if not isinstance(value, str | Real | tuple | list | None):

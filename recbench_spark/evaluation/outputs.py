@@ -1,4 +1,7 @@
-"""Results of both runners: tables of Arrow here, lazy frames of Spark. Without Spark."""
+"""Results on both runners: Arrow tables or lazy Spark frames.
+
+The module needs no Spark.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from recbench_spark.storage.blocks import Engine, StoredRows, TaskRows, return_r
 
 
 class Outputs(Protocol):
-    """Rankings, and what becomes of them on a runner."""
+    """Rankings, and what a runner makes from them."""
 
     @property
     def rows(self) -> StoredRows:
@@ -35,11 +38,14 @@ class Outputs(Protocol):
         """Reduce the rankings by measures."""
 
     def finish(self, measured: Measured) -> Result:
-        """Return the result of a call."""
+        """Return the call's result."""
 
 
 def open_outputs(engine: Engine, rankings: TaskRows, schema: pa.Schema = RANKED_USERS) -> Outputs:
-    """Rank the users, and return the rankings, or other rows of users of a schema."""
+    """Rank the users, and return the rankings.
+
+    Rows may follow another `schema`.
+    """
     spark: Any = getattr(engine, "spark", None)
     if spark is not None:
         from recbench_spark.evaluation.frame_outputs import FrameOutputs  # noqa: PLC0415
@@ -49,7 +55,7 @@ def open_outputs(engine: Engine, rankings: TaskRows, schema: pa.Schema = RANKED_
 
 
 class TableOutputs:
-    """Rankings of this process."""
+    """This process's rankings."""
 
     def __init__(self, engine: Engine, ranked: pa.Table) -> None:
         self.ranked, self.batches = ranked, list(to_batches(ranked))
@@ -68,7 +74,7 @@ class TableOutputs:
 def measure_result(
     outputs: Outputs, plan: EvaluationPlan, catalogue: ListedCatalogue | None, checks: list[Check]
 ) -> Result:
-    """Measure rankings by the metrics of a plan."""
+    """Measure rankings by a plan's metrics."""
     metrics, more = measure_rankings(plan, catalogue, outputs.reduce)
     values = partial(map_user_values, plan.metric_plan, catalogue)
     columns = (*RANKING_COLUMNS, "top_items")
@@ -76,7 +82,7 @@ def measure_result(
 
 
 def measure_pairs(outputs: Outputs, plan: EvaluationPlan, ks: Sequence[int], checks: list[Check]) -> Result:
-    """Measure rankings by hit rates and scaled MRR of pairs."""
+    """Measure rankings by pairs' hit rates and scaled MRR."""
     more = measure_rankings(plan, None, outputs.reduce)[1]
     metrics = outputs.reduce({"pairs": pair_measure(ks)})["pairs"]
     values = partial(value_batches, ks)
@@ -90,5 +96,5 @@ def to_batches(table: pa.Table) -> Batches:
 
 
 def to_table(batches: Batches, schema: pa.Schema) -> pa.Table:
-    """Combine batches into a table of a schema."""
+    """Combine batches into a table with a schema."""
     return pa.Table.from_batches([batch.cast(schema) for batch in batches], schema)

@@ -1,7 +1,8 @@
-"""Item-to-item evaluation on either runner: for labelled pairs query -> item, all items but the query rank.
+"""Item-to-item evaluation on either runner.
 
-A query is a user who has the vector of an item and whose only training item is the query itself, so ranks,
-ties and ids are those of every other evaluation. The metrics are in `metrics.pairs`.
+For labelled pairs query -> item, all items but the query are ranked. A query is a user with an item's
+vector, whose only training item is the query itself: ranks, ties and ids are those in every other
+evaluation. The metrics are in `metrics.pairs`.
 """
 
 from __future__ import annotations
@@ -38,17 +39,19 @@ def evaluate_pairs(
     similarity: Literal["dot", "cosine"] = "dot",
     scratch: str | None = None,
 ) -> Result:
-    """Compute hit rates and scaled MRR of labelled pairs; a pair without both vectors is a miss.
+    """Compute hit rates and scaled MRR for labelled pairs.
+
+    A pair without both vectors is a miss.
 
     Args:
-        items: item_id, vector[, bias]; all of them are ranked.
+        items: item_id, vector[, bias]; all are ranked.
         pairs: query_id, item_id, one row per labelled pair.
-        k: cut-offs of the hit rate.
-        similarity: similarity of two vectors.
-        scratch: folder that all executors can read.
+        k: cut-offs for the hit rate.
+        similarity: how two vectors are compared.
+        scratch: folder readable by all executors.
 
     Returns:
-        A result whose users are queries. stderr is over the means of queries; n counts pairs.
+        A result whose users are queries. stderr is over the queries' means; n counts pairs.
 
     Raises:
         SchemaError: a column is missing.
@@ -81,7 +84,7 @@ def evaluate_pairs(
 
 
 def _keep_queries(work: DealtEvaluation) -> DealtEvaluation:
-    """Return the evaluation with vectors of queries alone, each of which has itself as training item."""
+    """Keep query vectors alone; each query is its training item."""
     truth = work.inputs.tables[TRUTH]
     own = replace(truth, kinds=dict.fromkeys(IDS, truth.kinds["user_id"]))
     inputs = replace(work.inputs, tables={**work.inputs.tables, TRAIN: own})

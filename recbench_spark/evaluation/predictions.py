@@ -1,6 +1,7 @@
-"""Evaluation of predictions on either runner: tasks add up users, and count predictions in order.
+"""Predictions evaluated on either runner.
 
-The predictions are dealt by user, and then by range. No task sends more than sums to the driver.
+Tasks add up users, and count predictions in order. The predictions are dealt by user, and then by range. No
+task sends more than sums to the driver.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from recbench_spark.storage.packed_blocks import Block
 
 VALUES = {"prediction": "double", "outcome": "double"}
 LABEL = "label"
-"""Column of the values by which predictions are cut, as text."""
+"""Column with the slice values, as text."""
 
 
 def evaluate_predictions(
@@ -60,24 +61,25 @@ def evaluate_predictions(
     *,
     scratch: str | None = None,
 ) -> Result:
-    """Compute RMSE, MSE, NMSE, MAE, PE, AUC, log-loss, RIG, GAUC and calibration error of predictions.
+    """Compute metrics from predictions.
 
-    Slices `fpr`, `threshold` and `prediction_quantile` add partial AUC, the rates at thresholds, and
-    log-loss, RIG and PE by quantile of the prediction. Log-loss clips probabilities to 2^-52 .. 1 - 2^-52,
-    the same on both sides; GAUC weights each user's AUC by the user's positives. Values and errors keep 12
-    digits at any scale and do not depend on partitions.
+    They are RMSE, MSE, NMSE, MAE, PE, AUC, log-loss, RIG, GAUC and calibration error. Slices `fpr`,
+    `threshold` and `prediction_quantile` add partial AUC, the rates at thresholds, and log-loss, RIG and PE
+    by prediction quantile. Log-loss clips probabilities to 2^-52 .. 1 - 2^-52, the same on both sides; GAUC
+    weights each user's AUC by the user's positives. Values and errors keep 12 digits at any scale and do
+    not depend on partitions.
 
     Args:
-        predictions: user_id, item_id, prediction, outcome (a rating, or 0 and 1): a frame of Spark, or a
-            table of this process.
-        bootstrap: replicates, level and seed of the intervals.
+        predictions: user_id, item_id, prediction, outcome (a rating, or 0 and 1): a Spark frame, or a table
+            in this process.
+        bootstrap: replicates, level and seed for the intervals.
         views: bins, thresholds and false-positive rates.
-        slice_by: a column of few values; all numbers are computed again for the rows of each value.
-        scratch: folder that all executors can read.
+        slice_by: a column with few values; all numbers are computed again for each value's rows.
+        scratch: folder readable by all executors.
 
     Raises:
-        SchemaError: a column is missing, or cannot slice. DataError: no rows; NULL or NaN values, with
-            their number; too many slices.
+        SchemaError: a column is missing, or cannot slice.
+        DataError: no rows; NULL or NaN values, with their number; too many slices.
     """
     boot, wanted = make_bootstrap(bootstrap), views or Views()
     with open_place(predictions, scratch) as place:
@@ -102,7 +104,7 @@ def evaluate_predictions(
 
 
 def _open_rows(place: RunPlace, predictions: Any, slice_by: str | None) -> ChangedRows:
-    """Open and check predictions, with the column that slices as text."""
+    """Open and check predictions, with the slice column as text."""
     opened = open_input(place.engine, predictions, (), "predictions")
     names = opened.schema.names
     require_names(names, [*IDS, *VALUES], "predictions")
@@ -138,13 +140,13 @@ def _add_part(users: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True)
 class PredictionFacts:
-    """Facts of some rows; those of several tasks are added.
+    """Counts over some rows; those from several tasks are added.
 
     Attributes:
         n: number of rows.
-        hashes: sum of the hashes of users, items and outcomes.
+        hashes: summed hashes of users, items and outcomes.
         sample: some predictions.
-        labels: values that slice, at most one more than slices can be.
+        labels: slice values, at most one more than slices can be.
         unlabelled: rows without one.
     """
 
@@ -155,7 +157,7 @@ class PredictionFacts:
     unlabelled: int
 
     def __add__(self, other: PredictionFacts) -> PredictionFacts:
-        """Return the facts of both."""
+        """Join both tasks' facts."""
         return PredictionFacts(
             self.n + other.n,
             self.hashes + other.hashes,
@@ -182,11 +184,14 @@ def _count_table(rows: pa.Table) -> PredictionFacts:
 
 
 def sum_hashes(rows: pa.Table) -> int:
-    """Add up the hashes of user_id, item_id and outcome: the same for all predictions of these outcomes."""
+    """Add up hashes of user_id, item_id and outcome.
+
+    All predictions of the same outcomes have the same sum.
+    """
     hashes = start(len(rows))
     for name in IDS:
         hashes = hash_ids(rows.column(name), hashes)
-    # Spark hashes the bits of a float64; both zeros have the bits of 0.
+    # Spark hashes a float64's bits; both zeros have the bits of 0.
     outcome = rows.column("outcome").to_numpy() + 0.0
     return sum(hash_longs(outcome.view(np.int64), hashes).view(np.int64).tolist())
 
@@ -196,7 +201,7 @@ def sum_hashes(rows: pa.Table) -> int:
 
 @dataclass(frozen=True)
 class PredictionRows:
-    """Predictions as tasks hold them, by user and in order, and what is computed from them."""
+    """Tasks' predictions, by user and in order, with results."""
 
     users: TaskRows
     in_order: TaskRows
@@ -204,7 +209,10 @@ class PredictionRows:
     views: Views
 
     def measure(self, label: str | None = None) -> tuple[list[MetricRow], list[Check], int]:
-        """Compute rows of `metrics`, checks of undefined ones, and the number of users, of one label."""
+        """Measure one label's predictions.
+
+        Returns rows of `metrics`, checks on undefined ones, and the number of users.
+        """
         choose = partial(_select_range, label=label)
         order = PredictionOrder.from_ranges(ranges.run_ranges(self.in_order, choose), self.views)
         cuts = order.cuts(self.views)
@@ -216,7 +224,10 @@ class PredictionRows:
 def _measure(
     rows: PredictionRows, facts: PredictionFacts, slice_by: str | None
 ) -> tuple[pa.Table, list[Check]]:
-    """Compute the rows of `metrics` of all predictions and of each slice, and checks."""
+    """Measure all predictions and each slice.
+
+    Returns rows of `metrics`, and checks.
+    """
     numbers, checks, n_users = rows.measure()
     checks.append(Check(f"{PART}: users", n_users, None, "info", "users with predictions"))
     checks += mark_few_users(PART, n_users)
@@ -237,7 +248,7 @@ def _select_range(rows: pa.Table, label: str | None) -> pa.Table:
 
 
 def _deal_ranges(tables: Iterable[pa.Table], cuts: Floats) -> Iterator[Block]:
-    """Send each prediction to the task of its range."""
+    """Send each prediction to its range's task."""
     names = ("prediction", "outcome", LABEL)
     for users in tables:
         lists = {name: combine_column(users.column(name)) for name in names if name in users.column_names}

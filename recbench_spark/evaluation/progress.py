@@ -1,7 +1,7 @@
-"""Progress of a pass over all models, in pairs of a user and a model.
+"""Progress over all models, in pairs of user and model.
 
-After each model a task records its number of finished pairs in a file of its own, which a second attempt of
-the task overwrites. The driver adds up the files while it waits, and reports the progress.
+After each model a task writes its number of finished pairs into its own file, which a second attempt
+overwrites. The driver adds up the files while it waits, and reports the progress.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ LOOK_SECONDS, TELL_SECONDS = 1.0, 10.0
 
 
 STEADY_SHARE = 0.2
-"""Share of the pairs that must be finished before the time left is predicted."""
+"""Share of pairs to finish before the time left is predicted."""
 
 
 def record_progress(folder: str, task: int, pairs: int) -> None:
-    """Record the number of finished pairs of a task. Errors of the disk are ignored."""
+    """Record a task's finished pairs; disk errors are ignored."""
     if not folder:
         return
     with suppress(OSError):
@@ -32,7 +32,7 @@ def record_progress(folder: str, task: int, pairs: int) -> None:
 
 
 def sum_progress(folder: Path) -> int:
-    """Add up the pairs of all tasks."""
+    """Add up all tasks' pairs."""
     pairs = 0
     for file in folder.glob("*"):
         with suppress(OSError, ValueError):
@@ -47,10 +47,10 @@ def watch_progress(
     report: Callable[[str], None],
     draw: Callable[[int, int], None] | None = None,
 ) -> Iterator[None]:
-    """Report every ten seconds, while the body runs, the finished pairs, their total and the time left.
+    """Report progress every ten seconds, while the body runs.
 
-    With `draw` the finished pairs and their total go to a bar instead, at each look. Without a folder,
-    tasks record nothing and there is nothing to report.
+    A report has finished pairs, total and time left. With `draw` the finished pairs and the total go to a
+    bar instead, at each look. Without a folder, tasks record nothing and there is nothing to report.
     """
     if folder is None:
         yield
@@ -90,10 +90,10 @@ def _report_until(
 
 
 def format_progress(pairs: int, total: int, seconds: float, before: int = 0) -> str:
-    """Describe the finished share, and the time left at the mean speed once that is steady.
+    """Describe the finished share, and the time left once steady.
 
-    The first tasks also start workers and compile kernels, so nothing is predicted from the time until
-    their pairs are there.
+    The time left assumes the mean speed. The first tasks also start workers and compile kernels, so no
+    prediction uses the time before their pairs are there.
 
     Args:
         pairs: finished pairs.

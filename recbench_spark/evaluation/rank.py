@@ -1,4 +1,7 @@
-"""Ranking of frames on Spark by one model, in one shuffle, as a pass over many models does (`shuffle`)."""
+"""Rank frames on Spark by one model, in one shuffle.
+
+A pass over many models does the same (`shuffle`).
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ from recbench_spark.storage.frame_blocks import make_frame_rows
 from recbench_spark.storage.spark_types import spark_schema
 
 RANKING = T.StructType([column for column in spark_schema(RANKINGS) if column.name != "run_id"])
-"""Schema of the table `rankings` without the run."""
+"""The schema of `rankings` without its run column."""
 
 
 def rank(spark: SparkSession, inputs: PassInputs, request: RankingRequest) -> DataFrame:
-    """Rank users' truth items by the only model, or by the only lists, of the inputs.
+    """Rank users' truth items by one model or its lists.
 
     Shuffles users and their candidates, vectors or lists by user once, in blocks. A task holds its users,
     for models also one tile of scores, and maps the item side (one copy per host).
@@ -30,7 +33,7 @@ def rank(spark: SparkSession, inputs: PassInputs, request: RankingRequest) -> Da
     Args:
         spark: the session.
         inputs: users and a model or lists.
-        request: definition, length of lists, largest rank that is counted.
+        request: definition, list length, largest rank to count.
 
     Returns:
         Rows of `rankings` without a run.

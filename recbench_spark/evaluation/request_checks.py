@@ -1,4 +1,4 @@
-"""Checks of the options of an evaluation, made before any row is read, the same for both engines."""
+"""Options checked before any row is read, for both engines."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from recbench_spark.ranking.request import refuse_hashed_ties
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """A checked evaluation: the output of a system, and how it is evaluated.
+    """A checked evaluation: system output, and how to evaluate it.
 
-    kind: lists, scores or embeddings; system: the tables of that kind; metric_plan: metrics and definition;
-    has_explicit_gain: the caller chose the gain of a relevance; figures: metrics that were named with a
-    cut-off, of which nothing else is reported.
+    kind: lists, scores or embeddings; system: this kind's tables; metric_plan: metrics and definition;
+    has_explicit_gain: the caller chose what a relevance gains; figures: metrics named with a cut-off, about
+    which nothing else is reported.
     """
 
     kind: str
@@ -38,31 +38,40 @@ class EvaluationPlan:
 
     @property
     def definition(self) -> Definition:
-        """Return the definition of the metrics."""
+        """Return the metrics' definition."""
         return self.metric_plan.definition
 
     @property
     def lists(self) -> bool:
-        """Return whether the system's output is lists, which may leave out items."""
+        """Tell whether the output is lists, which may omit items."""
         return self.kind == "lists"
 
     @property
     def drops_training_items(self) -> bool:
-        """Return whether training items are no candidates."""
+        """Tell whether training items are no candidates."""
         return not self.lists and self.definition.candidates in ("unseen", *SAMPLED)
 
     @property
     def masks_truth(self) -> bool:
-        """Return whether a truth item that training knows is no candidate, as it is beside drawn ones."""
+        """Tell whether truth items known from training are no candidates.
+
+        Beside drawn candidates they are none.
+        """
         return not self.lists and self.definition.candidates == "unseen"
 
     @property
     def candidates(self) -> str | None:
-        """Return the candidate mode of embeddings; None for lists and scores, which are the candidates."""
+        """Return the candidate mode for embeddings.
+
+        None for lists and scores, which are the candidates.
+        """
         return self.definition.candidates if self.kind == "embeddings" else None
 
     def name_limits(self, train: Any, candidates: Any) -> dict[str, Any]:
-        """Return the tables that decide candidates or popularity, by what they decide."""
+        """Return the tables deciding candidates or popularity.
+
+        Their keys say what they decide.
+        """
         limits = {"training items": train} if self.drops_training_items else {}
         limits |= {"popularity": train} if {*self.metric_plan.metrics} & {*POPULARITY} else {}
         return limits | ({"candidates": candidates} if candidates is not None else {})
@@ -78,10 +87,10 @@ def check_request(
     candidates: Any,
     features: Any,
 ) -> EvaluationPlan:
-    """Check the options against the tables of the call.
+    """Check the options against the call's tables.
 
     Raises:
-        ConfigError: not exactly one of lists, scores, embeddings; an option that a function below refuses.
+        ConfigError: not exactly one of lists, scores, embeddings; an option refused by a function below.
     """
     kind, system = select_system(lists=lists, scores=scores, embeddings=embeddings)
     request = normalize_types(request)
@@ -107,8 +116,11 @@ def check_request(
 
 
 def _has_ranks(table: Any) -> bool:
-    """Return whether lists have ranks, whatever kind of frame they are; a path may have them."""
-    # A frame of Spark 4.2 by Connect has a column of any name: what it surely has is asked for first.
+    """Tell whether lists have ranks, in any kind of frame.
+
+    A path may have them.
+    """
+    # A Spark 4.2 frame by Connect has a column of any name: ask first for what it surely has.
     names = getattr(table, "columns", table)
     if not all(isinstance(name, str) for name in names):
         names = getattr(table, "column_names", names)
@@ -116,10 +128,10 @@ def _has_ranks(table: Any) -> bool:
 
 
 def check_figures(plan: MetricPlan, figures: Figures) -> None:
-    """Check that each metric that was named with a cut-off has values at cut-offs.
+    """Check that metrics named with a cut-off have values there.
 
     Raises:
-        ConfigError: it only has a value over the whole ranking.
+        ConfigError: one only has a value over the whole ranking.
     """
     for metric, k in figures:
         if k not in plan.columns(metric):
@@ -128,15 +140,17 @@ def check_figures(plan: MetricPlan, figures: Figures) -> None:
 
 
 GRADES_WITHOUT_GAIN = "relevance without a gain"
-"""Name of the check of graded relevance without an explicit gain: each grade counts 1."""
+"""Name of the check on graded relevance without an explicit gain: each grade counts 1."""
 
 
 def gain_checks(plan: EvaluationPlan, grades: Sequence[float]) -> list[Check]:
-    """Return a warning where the truth has grades without an explicit gain, so that each counts 1.
+    """Return a warning for grades without an explicit gain.
+
+    Each grade then counts 1.
 
     Args:
         plan: the evaluation; only DCG has a gain.
-        grades: the lowest and the highest relevance of the truth; empty where it has none.
+        grades: the truth's lowest and highest relevance; empty where it has none.
     """
     graded = len(grades) and (grades[0] != grades[-1] or grades[-1] != 1) and grades[-1] > 0
     by_rank = {*plan.metric_plan.metrics} - {*LIST_METRICS}
@@ -154,13 +168,13 @@ def gain_checks(plan: EvaluationPlan, grades: Sequence[float]) -> list[Check]:
 def drawn_candidates_checks(
     mode: str, draw: CandidateDraw, n_items: int, drawn: tuple[int, float, int]
 ) -> list[Check]:
-    """Return checks of the candidates that were drawn beside those that were asked.
+    """Return checks comparing drawn candidates with the request.
 
     Args:
         mode: uniform or popularity.
-        draw: what was asked.
-        n_items: items of the catalogue.
-        drawn: candidates of the user with the fewest, their mean, and those of the user with the most.
+        draw: the request.
+        n_items: catalogue size.
+        drawn: fewest candidates per user, their mean, and most.
     """
     low, mean, high = drawn
     request = f"{mode}, {draw.n} a {draw.per} asked, seed {draw.seed}, of {n_items} items"
@@ -173,7 +187,10 @@ def drawn_candidates_checks(
 
 
 def _binary_checks(definition: Definition, grades: Sequence[float]) -> list[Check]:
-    """Return a warning where all grades above 0 are relevant alike, without a chosen threshold."""
+    """Return a warning where all grades above 0 count alike.
+
+    They do without a chosen threshold.
+    """
     if definition.threshold is not None or grades[0] <= 0 or grades[0] == grades[-1]:
         return []
     detail = (
@@ -184,10 +201,10 @@ def _binary_checks(definition: Definition, grades: Sequence[float]) -> list[Chec
 
 
 def select_system(**systems: Any) -> tuple[str, Any]:
-    """Return kind and tables of the output of the system.
+    """Return kind and tables of the system's output.
 
     Raises:
-        ConfigError: the call has none of them, or several.
+        ConfigError: the call has none, or several.
     """
     present = [(name, value) for name, value in systems.items() if value is not None]
     if len(present) != 1:
@@ -198,11 +215,13 @@ def select_system(**systems: Any) -> tuple[str, Any]:
 
 
 def check_candidates(definition: Definition, embeddings: bool, candidates: bool, train: bool) -> None:
-    """Check that a table of candidates and `candidates=given` come together, and only with embeddings.
+    """Check that a candidate table comes with `candidates=given`.
+
+    Both come together, and only with embeddings.
 
     Raises:
-        ConfigError: they do not, candidates are drawn and there are no training rows, or ties of
-            embeddings are hashed.
+        ConfigError: they do not, candidates are drawn and there are no training rows, or ties of embeddings
+            are hashed.
     """
     if candidates and not embeddings:
         raise ConfigError("candidates are for embeddings", "lists and scores bring their own candidates")
@@ -222,7 +241,7 @@ def check_candidates(definition: Definition, embeddings: bool, candidates: bool,
 
 
 def check_needs(metrics: Sequence[str], train: bool, features: bool) -> None:
-    """Check that each metric of lists has the tables that it is measured with.
+    """Check that each list metric has its tables.
 
     Raises:
         ConfigError: training rows or features are missing.

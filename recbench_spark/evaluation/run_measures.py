@@ -1,4 +1,4 @@
-"""Measures for a run, composed here alone, and its users' values."""
+"""A run's measures, composed here alone, and user values."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def make_measures(
 
     Args:
         plan: metrics, cut-offs, definition, bootstrap.
-        catalogue: what metrics of lists need; None: none are asked for.
+        catalogue: the catalogue for list metrics; None: none are requested.
         evaluation: the benchmark file's section, for a night.
-        estimation: plan for estimates that correct for exposure bias.
+        estimation: plan for estimates corrected for exposure bias.
     """
     measures = {"counts": count_measure(plan.definition.threshold)}
     if plan.rank_metrics:
@@ -46,7 +46,7 @@ def make_measures(
 
 
 def map_user_values(plan: MetricPlan, catalogue: ListedCatalogue | None, batches: Batches) -> Batches:
-    """Compute all metrics for each user: `USER_VALUES` from `RANKED_USERS`.
+    """Compute all metrics per user: `USER_VALUES` from `RANKED_USERS`.
 
     Arguments as in `make_measures`.
     """

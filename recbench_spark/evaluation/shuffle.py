@@ -1,8 +1,8 @@
-"""Batched evaluation in one shuffle: users and the models' data about them are joined by user.
+"""Batched evaluation: one shuffle joins users and models' data.
 
-Users, vectors and lists are dealt in blocks (`blocks.deal_sides`): one value for a thousand rows, for any
-number of models. Each task then ranks by one model after the other (`task`). Rows of users go to files; the
-driver receives a few rows per model. Without Spark.
+Users, vectors and lists are dealt by user in blocks (`blocks.deal_sides`): one value for a thousand rows,
+for any number of models. Each task then ranks by one model after the other (`task`). User rows go to files;
+the driver receives a few rows per model. Without Spark.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from recbench_spark.storage.blocks import Engine, NamedRows, Side, deal_sides, f
 from recbench_spark.storage.delta_files import File
 
 PAIRS_PER_TASK = 1 << 12
-"""Fewest (user, model) pairs of a task, where there are fewer tasks than the runner would make."""
+"""Fewest (user, model) pairs in a task, where there are fewer tasks than the runner would make."""
 
 TASK_BYTES = 1 << 27
-"""Bytes of users, with their vectors and lists, that a task should hold; it takes several times as much."""
+"""A task's bytes for users, with their vectors and lists; it takes several times as much."""
 
 USER_BYTES, LIST_BYTES = 1 << 11, 1 << 12
-"""Estimated bytes of a user: of the row, and of a list of one model."""
+"""A user's estimated bytes: the row, and one model's list."""
 
 VECTOR = pa.schema([VECTOR_ROWS.field("vector")])
 
 
 @dataclass(frozen=True)
 class BatchedResult:
-    """Result of a pass for one model.
+    """Results of a pass for one model.
 
     Attributes:
-        measured: rows by name of the measure.
-        rankings, values: files of the tables `rankings` and `user_metrics`.
-        seconds: time of all tasks together.
+        measured: rows by the measure's name.
+        rankings, values: files for the tables `rankings` and `user_metrics`.
+        seconds: all tasks' time together.
         error: message, where a task failed.
     """
 
@@ -64,13 +64,13 @@ class BatchedResult:
 
 
 class PassInputs(NamedTuple):
-    """Users of a pass, and the models that it ranks.
+    """Users in a pass, and the models to rank.
 
     Attributes:
-        users: rows of `part_users.select_part_users`.
+        users: rows from `part_users.select_part_users`.
         ranked: models and lists.
-        n_users: approximate number of rows of users.
-        candidates: candidates of each user, for models that score; None: the catalogue.
+        n_users: approximate number of user rows.
+        candidates: each user's candidates, for scoring models; None: the catalogue.
     """
 
     users: NamedRows
@@ -87,10 +87,10 @@ def to_member(run_id: str, ranked: RankingInput, request: RankingRequest) -> Mem
 
 
 def evaluate(engine: Engine, inputs: PassInputs, work: BatchedWork) -> list[BatchedResult]:
-    """Rank and measure every model in one pass; files of rows of users are written, but not committed.
+    """Rank and measure every model in one pass.
 
-    Shuffles users, vectors and lists by user once, then the sums of tasks by model and cell. The driver
-    holds the results of each model, and the names of its files.
+    User rows are written to files, but not committed. Shuffles users, vectors and lists by user once, then
+    the tasks' sums by model and cell. The driver holds each model's results, and its file names.
 
     Args:
         engine: the runner.
@@ -107,7 +107,10 @@ def evaluate(engine: Engine, inputs: PassInputs, work: BatchedWork) -> list[Batc
 
 
 def count_tasks(engine: Engine, members: Sequence[Member], n_users: int) -> int:
-    """Return the number of tasks: the runner's, fewer for small work, more for large work."""
+    """Return the number of tasks, by the amount of work.
+
+    The runner's number, fewer for small work, more for large work.
+    """
     user_bytes = USER_BYTES + sum(_bytes_per_user(member) for member in members)
     few = n_users * len(members) // PAIRS_PER_TASK
     return max(min(engine.count_tasks(0), few), n_users * user_bytes // TASK_BYTES, min(engine.cores, 2))
@@ -118,7 +121,10 @@ def _bytes_per_user(member: Member) -> int:
 
 
 def list_sides(inputs: PassInputs, request: RankingRequest) -> list[Side]:
-    """List what tasks need of their users: the users, their candidates, and what models know of them."""
+    """List the tables needed by tasks about their users.
+
+    They are users, candidates, and what models know about them.
+    """
     models = [one for one in inputs.ranked if not isinstance(one, GivenRows)]
     names = inputs.users.names
     if not any(model.source.wants_history for model in models):  # as long as all other columns together
@@ -137,7 +143,10 @@ def list_sides(inputs: PassInputs, request: RankingRequest) -> list[Side]:
 
 
 def _member_result(measures: Measures, cells: pa.Table, member: int) -> BatchedResult:
-    """Collect the results of one model; an error of one task is an error of the model."""
+    """Collect one model's results.
+
+    One task's error is the model's error.
+    """
     results = read_results(measures, cells, member)
     error, seconds = (results.pop(kind, None) for kind in (FAILED, SECONDS))
     rankings, values = (

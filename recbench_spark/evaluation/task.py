@@ -1,9 +1,9 @@
-"""Task of a batched evaluation: ranks and measures its users by one model after the other. Without Spark.
+"""Tasks of a batched evaluation: rank and measure their users.
 
-A task holds its users once, and the vectors (or lists) that the models have of these users. The item side
-(mapped) and the rankings are held for one model at a time. The task writes rows of users to Parquet files
-and returns sums. A model that fails leaves one row with its error and no other row. If it is the only model
-it raises, so that a runner that repeats tasks tries again.
+A task takes one model after the other, without Spark. It holds its users once, and the models' vectors (or
+lists) about them. The item side (mapped) and the rankings are held for one model at a time. The task writes
+user rows to Parquet files and returns sums. A failing model leaves one row with its error and no other row.
+If it is the only model, it raises, so a runner that repeats tasks tries again.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from recbench_spark.storage.delta_files import File, write_file
 from recbench_spark.storage.packed_blocks import Block, unpack_blocks
 
 USERS_MEMBER, CANDIDATES_MEMBER = -1, -2
-"""Numbers of the sides that are the users themselves, and their candidates."""
+"""Numbers for two sides: the users themselves, and their candidates."""
 
 FAILED, RANKINGS, VALUES, SECONDS = "failed", "rankings", "user_metrics", "seconds"
-"""Kinds beside the names of measures: an error, files of two tables, seconds of a task for a model."""
+"""Kinds beside measures' names: an error, two tables' files, a task's seconds for a model."""
 
 DICTIONARY_COLUMNS = (
     *(
@@ -44,10 +44,10 @@ DICTIONARY_COLUMNS = (
     "slices.key_value.key",
     "slices.key_value.value.list.element",
 )
-"""Columns of rankings with repeated values; dictionaries save half of the bytes."""
+"""Ranking columns with repeated values; dictionaries save half of the bytes."""
 
 BATCH_USERS = 4096
-"""Users that are ranked at once."""
+"""Users ranked at once."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,10 @@ class Member:
     """A model as tasks see it.
 
     Attributes:
-        run_id: run of its rows.
-        source: source of its scores; None for lists or scores of another system.
+        run_id: the run for its rows.
+        source: source of its scores; None for another system's lists or scores.
         mask: training items are taken out of these lists or scores.
-        columns: schema of the model's columns about users: `vector`, or those of lists (`LISTED_USERS`).
+        columns: schema of the model's columns about users: `vector`, or those for lists (`LISTED_USERS`).
     """
 
     run_id: str
@@ -69,16 +69,16 @@ class Member:
 
 @dataclass(frozen=True)
 class BatchedWork:
-    """Models of a batched evaluation, and what tasks compute of each.
+    """Models to evaluate together, and what tasks compute for each.
 
     Attributes:
         members: the models.
-        request: definition, length of lists, largest rank that is counted.
+        request: definition, list length, largest rank to count.
         measures: measures by name.
-        values: function from rankings to rows of `USER_VALUES`; None: such rows are not written.
-        folders: folders of the tables `rankings` and `user_metrics`, whose partitions are runs.
-        candidates: what the rows of CANDIDATES_MEMBER are; None: there are none.
-        repeats: the runner tries a task that raises again.
+        values: computes rows of `USER_VALUES` from rankings; None: such rows are not written.
+        folders: folders for the tables `rankings` and `user_metrics`, whose partitions are runs.
+        candidates: what rows of CANDIDATES_MEMBER mean; None: there are none.
+        repeats: the runner tries a failed task again.
         progress: a folder where tasks record their progress (`progress.record_progress`); empty: none.
     """
 
@@ -94,7 +94,10 @@ class BatchedWork:
 
 @dataclass(frozen=True)
 class RankedAlone:
-    """Request, device and kind of candidates where one model is ranked, and not measured."""
+    """One model to rank and not to measure.
+
+    It has request, device and kind of candidates.
+    """
 
     request: RankingRequest
     device: Callable[[], str]
@@ -104,13 +107,16 @@ class RankedAlone:
 def deal_results(
     sides: Iterable[Sides], work: BatchedWork, device: Callable[[], str], tasks: int
 ) -> Iterator[Block]:
-    """Evaluate all models on a task's users, and send the sums to the tasks that finish them."""
+    """Evaluate all models on a task's users; send sums on.
+
+    Other tasks finish them.
+    """
     for task_sides in sides:
         yield from pack_sums(run_task(work, device, task_sides), work.measures, tasks)
 
 
 def run_task(work: BatchedWork, device: Callable[[], str], sides: Sides) -> Batches:
-    """Evaluate all models on a task's blocks, and yield rows of `CELLS`."""
+    """Evaluate all models on a task's blocks: rows of `CELLS`."""
     users = read_users(sides, work.candidates)
     if users is None:
         return
@@ -124,7 +130,7 @@ def run_task(work: BatchedWork, device: Callable[[], str], sides: Sides) -> Batc
         member_rows = unpack_blocks(sides.pop(number, []))
         try:
             results, member_values = _evaluate_member(work, member, users, member_rows, task_device)
-        # An error of one model must not stop the others; the driver tries this model again alone.
+        # One model's error must not stop the others; the driver tries this model again alone.
         except Exception as error:
             if len(work.members) == 1 and work.repeats:
                 raise
@@ -143,11 +149,14 @@ def run_task(work: BatchedWork, device: Callable[[], str], sides: Sides) -> Batc
 
 
 MODELS_PER_SUM = 64
-"""Models whose values of users a task holds until they are added up: 100 bytes per user and model."""
+"""Models whose user values a task holds until they are added up: 100 bytes per user and model."""
 
 
 def read_users(sides: Sides, candidates: CandidateRule | None) -> pa.Table | None:
-    """Take the users of a task out of its blocks, in order, with their candidates; None: it has none."""
+    """Take a task's users out of its blocks, in order.
+
+    They come with their candidates; None: the task has no users.
+    """
     users, rows = (unpack_blocks(sides.pop(number, [])) for number in (USERS_MEMBER, CANDIDATES_MEMBER))
     if users is None:
         return None
@@ -156,7 +165,7 @@ def read_users(sides: Sides, candidates: CandidateRule | None) -> pa.Table | Non
 
 
 def _sum_models(name: str, measure: Measure, model_values: dict[int, Any]) -> Batches:
-    """Yield the sums of models from their values, and clear the values."""
+    """Yield models' sums from their values, and clear the values."""
     assert measure.grouped is not None
     totals = measure.grouped[1](list(model_values.values()))
     for number, batches in zip(model_values, totals, strict=True):
@@ -165,7 +174,7 @@ def _sum_models(name: str, measure: Measure, model_values: dict[int, Any]) -> Ba
 
 
 Results = list[tuple[str, pa.Table]]
-"""Rows of results of one model, with their kind."""
+"""One model's result rows, with their kind."""
 
 
 def _join_sums(name: str, batches: Iterable[pa.RecordBatch]) -> Results:
@@ -176,7 +185,10 @@ def _join_sums(name: str, batches: Iterable[pa.RecordBatch]) -> Results:
 def _evaluate_member(
     work: BatchedWork, member: Member, users: pa.Table, member_rows: pa.Table | None, device: str
 ) -> tuple[Results, dict[str, Any]]:
-    """Return all rows of results of one model, and values to add up with those of other models."""
+    """Return one model's result rows, and values to add up.
+
+    The values are added up with those of other models.
+    """
     ranked = list(rank_users(work.request, member, users, member_rows, device))
     results: Results = []
     member_values: dict[str, Any] = {}
@@ -191,7 +203,7 @@ def _evaluate_member(
     results.append((RANKINGS, _file_row(file)))
     values = list(work.values(iter(ranked))) if work.values else []
     if values:
-        # Rows of a metric are contiguous, so that readers of one metric skip the others.
+        # A metric's rows are contiguous, so its readers skip the others.
         values.sort(key=lambda batch: (batch.column("metric")[0].as_py(), batch.column("part")[0].as_py()))
         table = _to_stored_table(values, ("part", "metric", "definition", "estimator"))
         file = write_file(table, work.folders[1], partition, USER_VALUES.names, ("ks.list.element",))
@@ -200,7 +212,7 @@ def _evaluate_member(
 
 
 def rank_sides(sides: Sides, member: Member, work: RankedAlone) -> pa.Table:
-    """Rank a task's users by one model: rows of `RANKED_USERS`."""
+    """Rank task users by one model: rows of `RANKED_USERS`."""
     users = read_users(sides, work.candidates)
     if users is None:
         return RANKED_USERS.empty_table()
@@ -224,7 +236,10 @@ def rank_users(
 
 
 def _ranking_columns(member: Member, users: pa.Table) -> list[str]:
-    """Return the columns of users that a model needs; lists of other systems need no candidates."""
+    """Return the user columns needed by a model.
+
+    Other systems' lists need no candidates.
+    """
     names = [*USERS.names, "propensity"]
     if member.source is None:
         names = [name for name in names if member.mask or name != "masked"]
@@ -234,7 +249,10 @@ def _ranking_columns(member: Member, users: pa.Table) -> list[str]:
 
 
 def join_member_rows(users: pa.Table, member: Member, member_rows: pa.Table | None) -> Batches:
-    """Yield some thousand users at a time with the model's columns about them (NULL: none)."""
+    """Yield some thousand users, with the model's columns about them.
+
+    NULL: none.
+    """
     for batch in users.to_batches(max_chunksize=BATCH_USERS):
         row_indices = (
             None
@@ -253,7 +271,10 @@ def join_member_rows(users: pa.Table, member: Member, member_rows: pa.Table | No
 
 
 def _to_stored_table(batches: Sequence[pa.RecordBatch], repeated: Sequence[str]) -> pa.Table:
-    """Combine the rows for writing; columns with repeated values become dictionaries."""
+    """Combine rows for writing.
+
+    Columns with repeated values become dictionaries.
+    """
     table = pa.Table.from_batches(batches)
     for name in repeated:
         place = table.schema.get_field_index(name)
@@ -268,5 +289,5 @@ def _file_row(file: File) -> pa.Table:
 
 
 def row_to_file(row: Mapping[str, Any]) -> File:
-    """Return the file of a row of the kinds RANKINGS and VALUES."""
+    """Return the file named by a RANKINGS or VALUES row."""
     return File(row["path"], row["size"], row["rows"], {"run_id": row["run_id"]})

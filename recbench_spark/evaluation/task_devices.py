@@ -1,4 +1,7 @@
-"""The device of a task: the GPU that Spark assigns to it, or one that this machine's processes share."""
+"""A task's device: Spark's GPU, or one of this machine.
+
+Processes on this machine share its GPUs.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from recbench_spark.engine.versions import read_setting
 from recbench_spark.storage.blocks import Engine
 
 GPU_DRIVERS = ("/dev/nvidiactl", "/dev/kfd")
-"""Files of drivers; torch, which takes seconds to load, is asked for a GPU only where one is there."""
+"""Driver files; torch takes seconds to load and looks for a GPU only where one of them exists."""
 
 
 def choose_device(engine: Engine) -> Callable[[], str]:
-    """Return the function by which each task of a runner chooses its device."""
+    """Return the function by which each task chooses its device."""
     spark = getattr(engine, "spark", None)
     if spark is None:
         return partial(find_own_device, 1 / engine.cores)
@@ -25,7 +28,7 @@ def choose_device(engine: Engine) -> Callable[[], str]:
 
 
 def find_task_device(share: float = 1.0) -> str:
-    """Return the GPU that Spark assigned to this task, else the CPU."""
+    """Return this task's GPU as assigned by Spark, else CPU."""
     from pyspark import TaskContext  # noqa: PLC0415
 
     context = TaskContext.get()
@@ -34,7 +37,10 @@ def find_task_device(share: float = 1.0) -> str:
 
 
 def find_own_device(share: float = 1.0) -> str:
-    """Return a GPU of this machine, else the CPU; processes take turns where there are several."""
+    """Return a GPU of this machine, else the CPU.
+
+    Processes take turns where there are several.
+    """
     if not (any(map(os.path.exists, GPU_DRIVERS)) and has_module("torch")):
         return "cpu"
     import torch  # noqa: PLC0415
@@ -44,12 +50,12 @@ def find_own_device(share: float = 1.0) -> str:
 
 
 def _open_device(addresses: Sequence[str], share: float) -> str:
-    # Without a GPU torch is loaded where scores are multiplied, and small work does not need it at all.
+    # Without a GPU torch is loaded where scores are multiplied, and small work does without it.
     from recbench_spark.ranking.kernels import devices  # noqa: PLC0415
     from recbench_spark.ranking.kernels.memory import limit_memory  # noqa: PLC0415
 
     with warnings.catch_warnings():
-        # Warnings of a worker go to the executor's log; one per task is enough.
+        # A worker's warnings go to the executor's log; one per task is enough.
         warnings.simplefilter("once")
         device = devices.choose_device(addresses)
     limit_memory(device, share)

@@ -1,7 +1,7 @@
-"""Rows of a task's users, of all tables: what checks and catalogue need, rows of `USERS`, and ranks.
+"""A task's tables, with all rows of its users.
 
-All rows of a user are in one task. One process is the only task of a local evaluation. Its tables count
-once what several passes need; a task of Spark counts it in each pass.
+They give what checks and catalogue need, rows of `USERS`, and ranks. One process is the only task in a
+local evaluation. Its tables count once what several passes need; a Spark task counts it in each pass.
 """
 
 from __future__ import annotations
@@ -44,18 +44,17 @@ from recbench_spark.storage.packed_blocks import unpack_blocks
 from recbench_spark.storage.shared_arrays import bound_lists
 
 LISTED, TRAIN, TRUTH, CANDIDATES, ITEM_VECTORS, FEATURES = range(6)
-"""Tables: lists or scores, or vectors of users; training; truth; given candidates; vectors of items."""
+"""Tables: lists or scores, or user vectors; training; truth; given candidates; item vectors; features."""
 
 SIDES = ("listed", "train", "truth", "candidates", "features")
-"""Columns that count the rows of an id."""
+"""Columns counting an id's rows."""
 
 
 @dataclass(frozen=True)
 class TaskCatalogue:
-    """The catalogue as tasks see it, and the bounds of its popularity classes.
+    """The catalogue for tasks, with bounds between popularity classes.
 
-    lookup: look-up of ids; bounds: training counts from which items are torso and head, None without
-    training rows.
+    lookup: look-up by id; bounds: training counts where torso and head begin, None without training rows.
     """
 
     lookup: ItemLookup
@@ -64,7 +63,10 @@ class TaskCatalogue:
 
 @dataclass(frozen=True)
 class CandidateDraws:
-    """Draw of candidates: mode and settings, and the function that opens the running sum of weights."""
+    """Mode and settings by which candidates are drawn.
+
+    A function opens the running sum of weights.
+    """
 
     mode: str
     settings: CandidateDraw
@@ -74,30 +76,33 @@ class CandidateDraws:
 
 @dataclass(eq=False)
 class TaskTables:
-    """Tables of a task by number; items that only vectors name are in ITEM_VECTORS as `user_id`."""
+    """A task's tables by number.
+
+    Items only named by vectors are in ITEM_VECTORS as `user_id`.
+    """
 
     tables: Mapping[int, pa.Table]
     numeric: bool | None = None
 
     def column(self, number: int, name: str) -> pa.ChunkedArray:
-        """Return a column of ids; empty where there is no such table."""
+        """Return an id column; empty where the table is missing."""
         table = self.tables.get(number)
         return pa.chunked_array([], pa.string()) if table is None else table.column(name)
 
     @cached_property
     def truth_users(self) -> pa.Array:
-        """Users of the truth."""
+        """The truth's users."""
         return distinct_ids([self.column(TRUTH, "user_id")])
 
     @cached_property
     def users(self) -> pa.Array:
-        """All users: those of the truth come first."""
+        """All users: the truth's come first."""
         more = [self.column(number, "user_id") for number in (TRAIN, LISTED)]
         return distinct_ids([self.truth_users, *more])
 
     @cached_property
     def items(self) -> pa.Array:
-        """All items of the catalogue, in the order that decides ties where `numeric` is known."""
+        """All catalogue items, in tie order where `numeric` is known."""
         columns = [self.column(number, "item_id") for number in (TRUTH, TRAIN)]
         columns.append(self.column(ITEM_VECTORS, "user_id"))
         columns += [self.column(LISTED, "item_id")] if self.has_lists else []
@@ -105,12 +110,15 @@ class TaskTables:
 
     @property
     def has_lists(self) -> bool:
-        """Return whether the system gives lists or scores."""
+        """Tell whether the system gives lists or scores."""
         return LISTED in self.tables and "item_id" in self.tables[LISTED].column_names
 
     @cached_property
     def pairs(self) -> dict[int, tuple[InteractionPairs, int]]:
-        """Pairs of truth and training, by `users` and `items`, and the number of dropped rows."""
+        """Truth and training pairs, with the number of dropped rows.
+
+        Pairs are indices in `users` and `items`.
+        """
         return {
             number: distinct_pairs(self.tables[number], self.users, self.items)
             if number in self.tables
@@ -120,13 +128,13 @@ class TaskTables:
 
     @cached_property
     def row_indices(self) -> tuple[Ints, Ints]:
-        """Indices of the user and the item of each row of lists or scores."""
+        """User and item index for each list or score row."""
         columns = zip(IDS, (self.users, self.items), strict=True)
         user_r, item_r = (find_indices(self.column(LISTED, name), known) for name, known in columns)
         return user_r, item_r
 
     def order_items(self, index_i: Ints) -> TaskTables:
-        """Return these tables with items in the order of a catalogue."""
+        """Return these tables with items in a catalogue's order."""
         if (np.diff(index_i) > 0).all():
             return self
         other = TaskTables(self.tables, self.numeric)
@@ -135,19 +143,22 @@ class TaskTables:
 
 
 def order_ids(ids: pa.Array, numeric: bool | None) -> pa.Array:
-    """Order ids as numbers, or as UTF-8; without a word by what they are."""
+    """Order ids as numbers, or as UTF-8.
+
+    `numeric` None: the ids' form decides.
+    """
     if numeric is None:
         numeric = are_numbers(ids)
     return ids.take(pc.array_sort_indices(ids.cast(pa.int64()) if numeric else ids))
 
 
 def are_numbers(ids: pa.Array) -> bool:
-    """Return whether all ids are the only spelling of a whole number."""
+    """Tell whether ids are the only spelling of whole numbers."""
     return bool(pc.all(pc.match_substring_regex(ids, CANONICAL_INTEGER), min_count=0).as_py())
 
 
 def open_tables(sides: Sides, columns: Mapping[int, pa.Schema], numeric: bool | None) -> TaskTables:
-    """Open the blocks that a task gets; a table without rows here is empty."""
+    """Open a task's blocks; tables without rows here are empty."""
     return TaskTables({n: _open_table(sides.pop(n, []), schema) for n, schema in columns.items()}, numeric)
 
 
@@ -168,7 +179,10 @@ def _open_table(blocks: list[pa.Buffer], schema: pa.Schema) -> pa.Table:
 
 
 def count_users(task: TaskTables) -> pa.Table:
-    """Return each user once, with a truth for each table: `id`, and columns of SIDES."""
+    """Return each user once, with the tables that have it.
+
+    The columns are `id` and SIDES; true: the table has the user.
+    """
     present = {"listed": LISTED, "train": TRAIN, "truth": TRUTH, "candidates": CANDIDATES}
     ids = {side: distinct_ids([task.column(number, "user_id")]) for side, number in present.items()}
     users = distinct_ids([task.users, ids["candidates"]])
@@ -176,7 +190,10 @@ def count_users(task: TaskTables) -> pa.Table:
 
 
 def count_items(task: TaskTables) -> pa.Table:
-    """Return each item once, with its rows in lists, pairs of training and truth, and other tables."""
+    """Return each item once, with its rows in each table.
+
+    Truth and training count pairs.
+    """
     extra = [task.column(FEATURES, "user_id"), task.column(CANDIDATES, "item_id")]
     items = distinct_ids([task.items, *extra])
     n = len(items)
@@ -190,7 +207,7 @@ def count_items(task: TaskTables) -> pa.Table:
 
 
 def count_rows(task: TaskTables) -> dict[str, int]:
-    """Count rows and pairs of a task's users."""
+    """Count rows and pairs for a task's users."""
     (truth, dropped), (train, train_dropped) = task.pairs[TRUTH], task.pairs[TRAIN]
     n = max(len(task.items), 1)
     sums = {"truth dropped": dropped, "train dropped": train_dropped, "truth pairs": len(truth.user_r)}
@@ -209,10 +226,12 @@ def count_rows(task: TaskTables) -> dict[str, int]:
 
 
 def build_users(task: TaskTables, catalogue: TaskCatalogue) -> tuple[TaskTables, Ints, pa.Table]:
-    """Build the rows of `USERS`: users of the truth, with their training items as `masked`.
+    """Build the rows of `USERS`.
+
+    They are the truth's users, with their training items as `masked`.
 
     Returns:
-        The tables with items in the order of the catalogue, indices of these items there, and the users.
+        The tables with items in catalogue order, indices of these items there, and the users.
     """
     task = task.order_items(catalogue.lookup.find(task.items)[0])
     index_i, n_train = catalogue.lookup.find(task.items)
@@ -225,9 +244,9 @@ def build_users(task: TaskTables, catalogue: TaskCatalogue) -> tuple[TaskTables,
 def rank_lists(
     task: TaskTables, catalogue: TaskCatalogue, request: RankingRequest, *, mask: bool
 ) -> pa.Table:
-    """Rank the users of the truth by their lists or scores: rows of `RANKED_USERS`.
+    """Rank the truth's users by lists or scores.
 
-    mask: drop a user's training items from the lists.
+    Makes rows of `RANKED_USERS`. mask: drop a user's training items from the lists.
     """
     return _to_ranked(rank_batches(request, _cut(join_lists(task, catalogue, request, mask=mask))))
 
@@ -235,7 +254,10 @@ def rank_lists(
 def join_lists(
     task: TaskTables, catalogue: TaskCatalogue, request: RankingRequest, *, mask: bool
 ) -> pa.Table:
-    """Return the users of the truth with their lists or scores, as `rank_lists` ranks them."""
+    """Return the truth's users with their lists or scores.
+
+    `rank_lists` ranks them.
+    """
     task, index_i, users = build_users(task, catalogue)
     rows = task.tables[LISTED]
     if request.top:
@@ -255,7 +277,10 @@ def rank_vectors(
     device: Callable[[], str],
     draws: CandidateDraws | None,
 ) -> pa.Table:
-    """Rank the users of the truth by the vectors of users and items: rows of `RANKED_USERS`."""
+    """Rank the truth's users by user and item vectors.
+
+    Makes rows of `RANKED_USERS`.
+    """
     task, _, users = build_users(task, catalogue)
     vectors = task.tables[LISTED]
     at = find_indices(users.column("user_id"), combine_column(vectors.column("user_id")))
@@ -273,7 +298,10 @@ def rank_vectors(
 def count_drawn(
     task: TaskTables, catalogue: TaskCatalogue, draws: CandidateDraws
 ) -> tuple[int, int, int, int] | None:
-    """Count the users of a task, and their drawn candidates: fewest, all, and most."""
+    """Count a task's users, and their drawn candidates.
+
+    These have three numbers: fewest, all, and most.
+    """
     users = build_users(task, catalogue)[2]
     if not len(users):
         return None

@@ -1,1 +1,1 @@
-"""Metrics of rankings and predictions: values per user, means and confidence intervals."""
+"""Metrics for rankings and predictions: user values, means, confidence intervals."""

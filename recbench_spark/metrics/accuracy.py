@@ -1,7 +1,7 @@
-"""Metrics of rankings, per user and overall with standard error and bootstrap interval, without Spark.
+"""Ranking metrics, per user and overall, without Spark.
 
-Sums over users are whole numbers (fixed point), so a published number does not depend on the distribution
-of users over batches, tasks or machines.
+Overall means have a standard error and a bootstrap interval. Sums over users are whole numbers (fixed
+point): however users are spread over batches, tasks or machines, a published number stays the same.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ HOLDOUT = "holdout"
 
 
 class MetricColumn(NamedTuple):
-    """Key of one number: a metric at a cut-off, its definition, its estimator."""
+    """One number's key: metric, cut-off, definition and estimator."""
 
     metric: str
     k: int | None
@@ -53,10 +53,10 @@ class MetricColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class MetricPlan:
-    """Plan of metrics: names (see `check_names`), cut-offs, definition, intervals.
+    """Metrics to compute: names, cut-offs, definition, intervals.
 
-    features: name of the item vectors for `diversity`, whose values depend on them.
-    uncut: ranks are also counted beyond the largest k, for values over the whole ranking.
+    `check_names` knows the names. features: name of the item vectors behind `diversity` values. uncut:
+    ranks are also counted beyond the largest k, for values over the whole ranking.
     """
 
     metrics: tuple[str, ...]
@@ -77,7 +77,7 @@ class MetricPlan:
         *,
         uncut: bool = True,
     ) -> MetricPlan:
-        """Check the settings and return their plan, with each cut-off once in ascending order.
+        """Check the settings, and plan with each cut-off once, ascending.
 
         Raises:
             ConfigError: an unknown metric, no metric, a cut-off below 1, or a value over the whole ranking
@@ -94,41 +94,41 @@ class MetricPlan:
         return cls(tuple(metrics), cuts, definition, bootstrap or Bootstrap(), features, uncut)
 
     def request(self, lists: bool = False) -> RankingRequest:
-        """Return the request to the ranking; `lists`: other results than these metrics need lists."""
+        """Return the ranking's request; with `lists` for other results too."""
         top = max(self.ks) if lists or self.wants_lists else 0
         return RankingRequest(self.definition, top, self.cutoff)
 
     @property
     def wants_lists(self) -> bool:
-        """Return whether metrics are computed from the lists of users."""
+        """Tell whether metrics are computed from users' lists."""
         return any(name in LIST_METRICS for name in self.metrics)
 
     @property
     def cutoff(self) -> int | None:
-        """Return the rank up to which ranks are counted; None: all of them."""
+        """Return the last rank to count; None: all are."""
         return None if self.uncut else max(self.ks)
 
     @property
     def rank_metrics(self) -> tuple[str, ...]:
-        """List the metrics of users that are computed from the ranks of truth items."""
+        """List user metrics computed from truth items' ranks."""
         return tuple(name for name in self.metrics if name not in LIST_METRICS)
 
     @property
     def list_metrics(self) -> tuple[str, ...]:
-        """List the metrics of users that are computed from the list itself."""
+        """List user metrics computed from the list itself."""
         return tuple(name for name in self.metrics if name in beyond_accuracy.PER_USER)
 
     @property
     def overall(self) -> tuple[str, ...]:
-        """List the metrics of all lists together, which have no value per user."""
+        """List metrics over all lists together, without user values."""
         return tuple(name for name in self.metrics if name in beyond_accuracy.OVERALL)
 
     def columns(self, metric: str) -> list[int | None]:
-        """Return the cut-offs of a metric; None: over the whole ranking."""
+        """Return a metric's cut-offs; None: over the whole ranking."""
         return list(self.ks) if metric in LIST_METRICS else cutoffs(metric, self.ks, self.uncut)
 
     def table(self, names: Sequence[str]) -> list[MetricColumn]:
-        """List the columns of the values of these metrics, in order."""
+        """List these metrics' value columns, in order."""
         return [
             MetricColumn(name, k, self.describe(name), HOLDOUT)
             for name in names
@@ -136,7 +136,7 @@ class MetricPlan:
         ]
 
     def describe(self, metric: str) -> str:
-        """Return the definition string of a metric: the axes that it depends on."""
+        """Return a metric's definition string, with its axes."""
         if metric not in LIST_METRICS:
             return self.definition.describe(METRICS[metric].axes)
         features = f";features={self.features}" if metric == beyond_accuracy.DIVERSITY else ""
@@ -144,10 +144,10 @@ class MetricPlan:
 
 
 def check_names(metrics: Sequence[str], task: str = "ranking") -> None:
-    """Check that metrics are known in a task, and named once.
+    """Check for unknown and repeated metrics in a task.
 
     Raises:
-        ConfigError: an unknown metric, with the nearest name, or a name that stands twice.
+        ConfigError: an unknown metric, with the nearest name, or a name given twice.
     """
     known = (*METRICS, *LIST_METRICS) if task == "ranking" else tuple(VALUE_METRICS)
     for number, name in enumerate(metrics):
@@ -158,7 +158,7 @@ def check_names(metrics: Sequence[str], task: str = "ranking") -> None:
 
 
 def check_uncut(metrics: Sequence[str], definition: Definition) -> None:
-    """Refuse values over the whole ranking where ranks are counted only up to the largest k.
+    """Refuse whole-ranking values where ranks stop at the largest k.
 
     Raises:
         ConfigError: a metric is over the whole ranking.
@@ -179,25 +179,25 @@ RANKING_COLUMNS = (
 
 
 def user_value_batches(plan: MetricPlan, batches: Batches) -> Batches:
-    """Compute metrics of ranks per user: rows of `USER_VALUES` from rows of `RANKED_USERS`."""
+    """Compute rank metrics per user: `USER_VALUES` from `RANKED_USERS`."""
     for batch in batches:
         yield from build_user_batches(plan, batch, measure_ranks(plan, to_rankings(batch)))
 
 
 def build_user_batches(plan: MetricPlan, batch: pa.RecordBatch, values: dict[str, Floats]) -> Batches:
-    """Build rows of `USER_VALUES` from the values of a batch of `RANKED_USERS`, (u, c) each."""
+    """Build `USER_VALUES` from a batch's values, (u, c)."""
     relevant = pa.array(relevant_counts(to_rankings(batch), plan.definition), pa.int32())
     for metric, values_uc in values.items():
         yield _user_batch(batch, metric, values_uc, relevant, plan)
 
 
 def measure_ranks(plan: MetricPlan, rankings: Rankings) -> dict[str, Floats]:
-    """Compute all metrics of ranks of some users, (u, c) each."""
+    """Compute all rank metrics for some users, (u, c) each."""
     return measure(rankings, plan.rank_metrics, plan.ks, plan.definition, plan.uncut)
 
 
 def compute_list_values(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches:
-    """Compute metrics of lists per user: rows of `USER_VALUES` from rows of `LISTS_WITH_COUNTS`."""
+    """Compute list metrics: `USER_VALUES` from `LISTS_WITH_COUNTS`."""
     for batch in batches:
         values = beyond_accuracy.list_values(batch, plan.list_metrics, facts, plan.ks)
         for metric, values_uc in values.items():
@@ -232,10 +232,11 @@ SLICE = ("part", "slice_key", "slice_value")
 
 @dataclass
 class MetricTotals:
-    """Sums over users of all metrics of one slice, as whole numbers (see `core.resampling`).
+    """One slice's sums over users, for all metrics.
 
-    moments_c5: number of averaged users, fixed-point sums of values and of squares; boot_bc, weights_bc:
-    weighted sums and weights of each bootstrap replicate. c runs over metrics x cut-offs.
+    All are whole numbers (see `core.resampling`). moments_c5: number of averaged users, fixed-point sums of
+    values and squares; boot_bc, weights_bc: each bootstrap replicate's weighted sums and weights. c runs
+    over metrics x cut-offs.
     """
 
     moments_c5: Ints
@@ -243,21 +244,21 @@ class MetricTotals:
     weights_bc: Ints
 
     def add(self, other: MetricTotals) -> None:
-        """Add the totals of other users; the order does not change a bit."""
+        """Add other users' totals; the order changes no bit."""
         self.moments_c5 += other.moments_c5
         self.boot_bc += other.boot_bc
         self.weights_bc += other.weights_bc
 
 
 def sum_users(values: dict[str, Floats], keys_u: Ints, boot: Bootstrap) -> MetricTotals:
-    """Sum the values of some users. `keys_u`: hashes of their ids, which draw the bootstrap weights."""
+    """Sum values over users; hashed ids draw bootstrap weights."""
     values_uc = np.concatenate(list(values.values()), axis=1)
     sums, weights = resampling.bootstrap_sums(keys_u, values_uc, boot.replicates, boot.seed)
     return MetricTotals(resampling.moments(values_uc), sums, weights)
 
 
 def sum_list_values(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches:
-    """Sum metrics of lists over users: rows of `TOTALS`, one per part, from rows of `LISTS_WITH_COUNTS`."""
+    """Sum list metrics by part: `TOTALS` from `LISTS_WITH_COUNTS`."""
     totals: dict[SliceKey, MetricTotals] = {}
     for batch in batches:
         for part, users in split_by_part(batch):
@@ -269,7 +270,7 @@ def sum_list_values(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches
 
 
 def rank_measure(plan: MetricPlan) -> Measure:
-    """Return the measure for all rank metrics: rows of `metrics`, over all users and by slice."""
+    """Return the measure for `metrics` overall and by slice."""
     finish = partial(finish_metrics, plan.table(plan.rank_metrics), plan.bootstrap)
     grouped = (partial(rank_values, plan), partial(model_totals, plan))
     sums = partial(total_batches, plan)
@@ -277,7 +278,7 @@ def rank_measure(plan: MetricPlan) -> Measure:
 
 
 def total_batches(plan: MetricPlan, batches: Batches) -> Batches:
-    """Sum metrics of ranks over users, per part and slice: rows of `TOTALS` from `RANKED_USERS`."""
+    """Sum rank metrics by slice: `TOTALS` from `RANKED_USERS`."""
 
     def totals(selection: TruthSelection) -> MetricTotals:
         return sum_users(measure_ranks(plan, selection.rankings), selection.keys_u, plan.bootstrap)
@@ -287,10 +288,10 @@ def total_batches(plan: MetricPlan, batches: Batches) -> Batches:
 
 @dataclass(frozen=True)
 class TruthSelection:
-    """Selected truth items of a batch of the table `rankings`: all of them, or those of a slice.
+    """Truth items selected from a batch of rankings.
 
-    rankings: rankings of the users with such items, (u,), with these truth items only; users: indices of
-    their rows in the batch; selected_p: marks of these items among the truth items of the batch, (p,)
+    rankings: for users with such items, (u,), with these truth items only; users: indices of their rows in
+    the batch; selected_p: marks these items among the batch's truth items, (p,).
     """
 
     batch: pa.RecordBatch
@@ -299,22 +300,22 @@ class TruthSelection:
     selected_p: npt.NDArray[np.bool_]
 
     def column(self, name: str) -> npt.NDArray[Any]:
-        """Return a column of the batch for these users, (u,)."""
+        """Return a batch column for these users, (u,)."""
         values: npt.NDArray[Any] = self.batch.column(name).to_numpy()[self.users]
         return values
 
     @property
     def keys_u(self) -> Ints:
-        """Return the hashes of the users' ids."""
+        """Return the hashed user ids."""
         return self.column("user_key")
 
 
 def sum_by_slice(batches: Batches, measure_selection: Callable[[TruthSelection], MetricTotals]) -> Batches:
-    """Sum each part and slice of a task's rankings: rows of `TOTALS`.
+    """Sum a task's parts and slices: rows of `TOTALS`.
 
     Args:
         batches: rows of the table `rankings`.
-        measure_selection: function that sums the metrics of some truth items of a batch.
+        measure_selection: sums the metrics for some truth items in a batch.
     """
     totals: dict[SliceKey, MetricTotals] = {}
     for key, selection in list_selections(batches):
@@ -324,7 +325,7 @@ def sum_by_slice(batches: Batches, measure_selection: Callable[[TruthSelection],
 
 
 def list_selections(batches: Batches) -> Iterator[tuple[SliceKey, TruthSelection]]:
-    """Yield the truth items of each part and slice of each batch."""
+    """Yield each batch's truth items by part and slice."""
     for batch in batches:
         for part, users in split_by_part(batch):
             rankings = to_rankings(users)
@@ -337,14 +338,14 @@ def list_selections(batches: Batches) -> Iterator[tuple[SliceKey, TruthSelection
 # ------------------------------------------------------------------------------- several models at once
 
 SliceValues = dict[SliceKey, list[tuple[Ints, Floats]]]
-"""For each part and slice, batch by batch: hashes of users, (u,), and their values, (u, c)."""
+"""For each part and slice, batch by batch: hashed users, (u,), and their values, (u, c)."""
 
 COLUMNS_PER_CHUNK = 512
-"""Columns of several models that are added up together: 16 MB at 4,096 users."""
+"""Columns from several models added up together: 16 MB at 4,096 users."""
 
 
 def rank_values(plan: MetricPlan, batches: Batches) -> SliceValues:
-    """Compute all metrics of ranks of users, from rows of `RANKED_USERS`; `model_totals` adds them up."""
+    """Compute all rank metrics, for `model_totals` to add up."""
     values_by_slice: SliceValues = {}
     for key, selection in list_selections(batches):
         values = measure_ranks(plan, selection.rankings)
@@ -354,9 +355,10 @@ def rank_values(plan: MetricPlan, batches: Batches) -> SliceValues:
 
 
 def model_totals(plan: MetricPlan, models: Sequence[SliceValues]) -> list[list[pa.RecordBatch]]:
-    """Sum the values of several models like `total_batches`, with the same bootstrap weights.
+    """Sum several models' values like `total_batches`.
 
-    Models that rank the same users in the same batches share the weights; each other group has its own.
+    Models with the same users in the same batches share the bootstrap weights; each other group has its
+    own.
 
     Returns:
         For each model, rows of `TOTALS`.
@@ -371,7 +373,7 @@ def model_totals(plan: MetricPlan, models: Sequence[SliceValues]) -> list[list[p
 
 
 def _group_equal_users(models: Sequence[SliceValues], key: SliceKey) -> list[list[int]]:
-    """Group the models of a slice that have the same users in the same batches."""
+    """Group a slice's models by their users in each batch."""
     groups: dict[tuple[bytes, ...], list[int]] = {}
     for n, values in enumerate(models):
         if key in values:
@@ -404,7 +406,7 @@ def _add_model_group(
 
 
 def add_slice_totals(totals: dict[SliceKey, MetricTotals], key: SliceKey, sums: MetricTotals) -> None:
-    """Add the sums of some users to those of a slice."""
+    """Add some users' sums to those of a slice."""
     if key in totals:
         totals[key].add(sums)
     else:
@@ -412,9 +414,9 @@ def add_slice_totals(totals: dict[SliceKey, MetricTotals], key: SliceKey, sums: 
 
 
 def restrict_truth(rankings: Rankings, kept_p: npt.NDArray[np.bool_]) -> tuple[Rankings, Ints]:
-    """Keep some truth items: return the rankings of users with any, and the indices of these users.
+    """Return rankings with kept truth items only, and user indices.
 
-    The other truth items become candidates that are not relevant.
+    The others become irrelevant candidates. Users without kept items are left out.
     """
     user_p = np.repeat(np.arange(len(rankings.length)), np.diff(rankings.offsets))
     counts = np.bincount(user_p[kept_p], minlength=len(rankings.length))
@@ -441,7 +443,7 @@ def totals_batch(key: SliceKey, totals: MetricTotals) -> pa.RecordBatch:
 
 
 def finish_metrics(columns: Sequence[MetricColumn], bootstrap: Bootstrap, table: pa.Table) -> pa.Table:
-    """Compute rows of `METRIC_ROWS` from the rows of `TOTALS` of one part and slice."""
+    """Compute a slice's `METRIC_ROWS` from its `TOTALS`."""
     totals = add_up(table, len(columns), bootstrap.replicates)
     value, stderr, n = resampling.mean_and_error(totals.moments_c5)
     low, high = resampling.interval(totals.boot_bc, totals.weights_bc, n, bootstrap.level)
@@ -451,9 +453,9 @@ def finish_metrics(columns: Sequence[MetricColumn], bootstrap: Bootstrap, table:
 def metric_table(
     table: pa.Table, columns: Sequence[MetricColumn], numbers: Sequence[Floats], n: Ints
 ) -> pa.Table:
-    """Build rows of `METRIC_ROWS` of one part and slice, whose names are read from `table`.
+    """Build `METRIC_ROWS` for the slice named in `table`.
 
-    numbers: value, standard error, both bounds of the interval, (c,) each; n: averaged users, (c,)
+    numbers: value, standard error, both interval bounds, (c,) each; n: averaged users, (c,).
     """
     metric, k, definition, estimator = zip(*columns, strict=True)
     named = dict(
@@ -473,7 +475,7 @@ def metric_table(
 
 
 def add_up(table: pa.Table, c: int, replicates: int) -> MetricTotals:
-    """Add up the totals of all tasks."""
+    """Add up all tasks' totals."""
 
     def add(name: str, shape: tuple[int, int]) -> Ints:
         rows = [row.values.to_numpy() for row in table.column(name)]
@@ -484,7 +486,7 @@ def add_up(table: pa.Table, c: int, replicates: int) -> MetricTotals:
 
 
 def repeat_text(table: pa.Table | pa.RecordBatch, name: str, n: int) -> pa.Array:
-    """Repeat the first value of a text column n times."""
+    """Repeat a text column's first value n times."""
     return pa.array([table.column(name)[0].as_py()] * n, pa.string())
 
 

@@ -1,7 +1,7 @@
-"""Metrics beyond accuracy, computed from `rankings.top_items` and the catalogue, without Spark.
+"""List metrics from `rankings.top_items` and the catalogue.
 
-Metrics of each user: novelty, mean popularity, diversity. Metrics of all lists together: coverage and Gini.
-`listed` joins lists and catalogue.
+No Spark is needed. User metrics: novelty, mean popularity, diversity. Metrics over all lists together:
+coverage and Gini. `listed` joins lists and catalogue.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ from recbench_spark.errors import ConfigError
 from recbench_spark.metrics.kernels import beyond_accuracy
 from recbench_spark.storage.shared_arrays import flatten_lists
 
-if TYPE_CHECKING:  # scorers load torch, which metrics of lists do not need
+if TYPE_CHECKING:  # scorers load torch, and list metrics do without
     from recbench_spark.ranking.sources import DotSource
 
 DIVERSITY = "diversity"
-"""Name of `metrics.kernels.beyond_accuracy.intra_list_diversity`, which needs vectors of the items."""
+"""Name of `metrics.kernels.beyond_accuracy.intra_list_diversity`, which needs item vectors."""
 
 PER_USER = (*beyond_accuracy.POPULARITY, DIVERSITY)
-"""List metrics with a value for each user."""
+"""List metrics with a value per user."""
 
 OVERALL = tuple(beyond_accuracy.OVERALL)
-"""List metrics of all lists together."""
+"""List metrics over all lists together."""
 
 LIST_METRICS = (*OVERALL, *PER_USER)
 
 AXES = ("candidates", "draw", "duplicates", "gaps")
-"""Axes of a definition that list metrics depend on: they decide which items a list can have."""
+"""Definition axes behind list metrics: they decide which items a list can have."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Inputs of list metrics that are sent to tasks: number of training users, and vectors of the items."""
+    """Catalogue facts sent to tasks: training users and item vectors."""
 
     n_users: int
     features: DotSource | None
@@ -51,7 +51,7 @@ class Facts:
 def list_values(
     batch: pa.RecordBatch, names: Sequence[str], facts: Facts, ks: Sequence[int]
 ) -> dict[str, Floats]:
-    """Compute each metric of the users in a batch of `LISTS_WITH_COUNTS`: float64 (u, c)."""
+    """Compute metrics per user in `LISTS_WITH_COUNTS`, (u, c)."""
     offsets, counts = flatten_lists(batch.column("counts"))
     values = {}
     for name in names:
@@ -64,7 +64,10 @@ def list_values(
 
 
 def _item_vectors(items_n: npt.NDArray[np.int64], facts: Facts) -> tuple[npt.NDArray[np.int64], Floats]:
-    """Return the row of each listed item among the distinct ones (below 0 stays), and their vectors."""
+    """Return each listed item's row in the vectors, and these.
+
+    Each distinct item has one row; numbers below 0 stay.
+    """
     source = facts.features
     if source is None:
         raise ConfigError("diversity needs vectors of the items", "give features (--features PATH)")
@@ -80,14 +83,18 @@ def _item_vectors(items_n: npt.NDArray[np.int64], facts: Facts) -> tuple[npt.NDA
 def overall_values(
     part: str, histogram: pa.Table, names: Sequence[str], ks: Sequence[int], n_items: int
 ) -> pa.Table:
-    """Compute the metrics of all lists of one part: part, metric, k, value (NULL where it is undefined).
+    """Compute one part's metrics over all lists together.
 
     Args:
         part: held-out part.
-        histogram: c (index in `ks`), times (lists that an item is in), items (number of such items).
+        histogram: c (index in `ks`), times (lists with an item), items (how many items are in so many
+            lists).
         names: names from OVERALL.
         ks: cut-offs.
-        n_items: number of items in the catalogue, at least 1.
+        n_items: catalogue size, at least 1.
+
+    Returns:
+        part, metric, k, value (NULL where it is undefined).
     """
     c, times, items = (histogram.column(name).to_numpy() for name in ("c", "times", "items"))
     rows = []

@@ -1,4 +1,4 @@
-"""Metrics of lists: listed items are joined with the catalogue, batch by batch."""
+"""List metrics: batches of listed items joined with the catalogue."""
 
 from __future__ import annotations
 
@@ -24,22 +24,25 @@ from recbench_spark.schemas import METRICS
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 BUCKET_BITS = 16
-"""Bits of the item index within a bucket: the counts of 2^16 items are added up in one group."""
+"""Bits of the item index within a bucket: counts for 2^16 items are added up in one group."""
 
 MERGE_ROWS = 1 << 21
-"""Counts of (item, cut-off) that a task holds before it merges equal ones: 32 MB."""
+"""Counts per (item, cut-off) held by a task before it merges equal ones: 32 MB."""
 
 
 class ItemLookup(Protocol):
-    """A catalogue that finds items by id."""
+    """A catalogue where items are looked up by id."""
 
     def find(self, ids: pa.Array) -> tuple[Ints, Ints]:
-        """Return each id's item_index, or -1, and its training rows, or 0, (n,) each."""
+        """Return each id's item_index and training rows, (n,) each.
+
+        An unknown id has -1 and 0.
+        """
 
 
 @dataclass(frozen=True)
 class ListedCatalogue:
-    """The catalogue as metrics of lists need it: a look-up of ids, the number of items, and facts."""
+    """The catalogue for list metrics: id look-up, size, and facts."""
 
     known: ItemLookup
     n_items: int
@@ -47,7 +50,7 @@ class ListedCatalogue:
 
 
 def list_measures(plan: MetricPlan, catalogue: ListedCatalogue) -> dict[str, Measure]:
-    """Return measures by name: for each user's list, and for all lists together."""
+    """Return measures by name: per user's list, and overall."""
     measures = {}
     if plan.list_metrics:
         sums = partial(map_lists, plan, catalogue, accuracy.sum_list_values)
@@ -64,7 +67,7 @@ def list_measures(plan: MetricPlan, catalogue: ListedCatalogue) -> dict[str, Mea
 
 
 LISTED_COLUMNS = ("user_id", "part", "user_key", "relevance", "top_items")
-"""Columns of `RANKED_USERS` that metrics of lists read."""
+"""Columns of `RANKED_USERS` read by list metrics."""
 
 
 def map_lists(
@@ -79,7 +82,9 @@ def map_lists(
 
 
 def look_up_listed_items(known: ItemLookup, threshold: float | None, batches: Batches) -> Batches:
-    """Look up listed items: `LISTS_WITH_COUNTS` from `RANKED_USERS`, without users of empty lists.
+    """Look up listed items: `LISTS_WITH_COUNTS` from `RANKED_USERS`.
+
+    Users with empty lists are left out.
 
     Args:
         known: the catalogue.
@@ -109,7 +114,10 @@ def _look_up_lists(known: ItemLookup, threshold: float | None, batch: pa.RecordB
 
 
 def _find_listed(known: ItemLookup, ids: pa.Array) -> tuple[Ints, Ints]:
-    """Return what `ItemLookup.find` does; -2 and -1 for a place without an item (NULL)."""
+    """Look ids up as `ItemLookup.find`.
+
+    A place without an item (NULL) has -2 and -1.
+    """
     item_n, count_n = known.find(pc.fill_null(ids, ""))
     if not ids.null_count:
         return item_n, count_n
@@ -118,9 +126,10 @@ def _find_listed(known: ItemLookup, ids: pa.Array) -> tuple[Ints, Ints]:
 
 
 def listing_batches(known: ItemLookup, ks: Sequence[int], batches: Batches) -> Batches:
-    """Count in how many lists each item of the catalogue is: rows of `LISTING_COUNTS` from `RANKED_USERS`.
+    """Count the lists with each catalogue item.
 
-    The number of users with a list is stored as the item -1 with c = -1.
+    Makes rows of `LISTING_COUNTS` from `RANKED_USERS`. The item -1 with c = -1 stores how many users have a
+    list.
     """
     counts_by_part: dict[str, list[tuple[Ints, Ints]]] = {}
     for batch in batches:
@@ -134,7 +143,7 @@ def listing_batches(known: ItemLookup, ks: Sequence[int], batches: Batches) -> B
 
 
 def _listing_counts(known: ItemLookup, ks: Sequence[int], users: pa.RecordBatch) -> tuple[Ints, Ints]:
-    """Return keys (item_index * cut-offs + index of the item's first cut-off) and their counts."""
+    """Return counted keys: item_index * cut-offs + first cut-off's index."""
     offsets = flatten_lists(users.column("top_items"))[0]
     item_n, _ = _find_listed(known, users.column("top_items").flatten())
     place_n = np.arange(len(item_n)) - np.repeat(offsets[:-1], np.diff(offsets))
@@ -166,9 +175,10 @@ def _to_listing_batch(part: str, keys: Ints, times: Ints, n_cuts: int) -> pa.Rec
 
 
 def listing_histogram(n_cuts: int, counts: pa.Table) -> pa.Table:
-    """Compute rows of `HISTOGRAM` from the `LISTING_COUNTS` of one part and bucket, of all tasks.
+    """Compute `HISTOGRAM` for one part and bucket, over all tasks.
 
-    The bucket -1 holds the number of users with a list as `items`, with c = -1.
+    counts: rows of `LISTING_COUNTS`. The bucket -1 holds the number of users with a list as `items`, with c
+    = -1.
     """
     part = counts.column("part")[0]
     item_x, c_x, times_x = (counts.column(name).to_numpy() for name in ("item_index", "c", "times"))
@@ -190,12 +200,12 @@ def _rows(part: pa.Scalar, rows: Sequence[tuple[int, int, int]]) -> pa.Table:
 
 
 def overall_rows(plan: MetricPlan, n_items: int, histogram: pa.Table) -> pa.Table:
-    """Compute metrics of all lists together: rows of `METRIC_ROWS`.
+    """Compute metrics over all lists together: rows of `METRIC_ROWS`.
 
     Args:
         plan: metrics and cut-offs.
-        n_items: number of items in the catalogue.
-        histogram: rows of `HISTOGRAM` of all parts and buckets.
+        n_items: catalogue size.
+        histogram: rows of `HISTOGRAM` for all parts and buckets.
     """
     rows, definition = [], plan.definition.describe(beyond_accuracy.AXES)
     for part in histogram.column("part").unique().to_pylist():

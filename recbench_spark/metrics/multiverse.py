@@ -1,9 +1,9 @@
-"""Multiverse analysis: the metrics of a model under every defensible definition, from the same ranks.
+"""Multiverse analysis: a model's metrics under every defensible definition.
 
-Libraries differ in gain, discount, denominators, ties and the users who are averaged. Each combination of
-choices is a world. If model A beats model B in nearly all worlds, this is a finding; if it does in half of
-them, the choice of the definition decides. After Steegen et al. 2016, "Increasing transparency through a
-multiverse analysis".
+All are computed from the same ranks. Libraries differ in gain, discount, denominators, ties and averaged
+users. Each combination of choices is a world. If model A beats model B in nearly all worlds, this is a
+finding; if it does in half of them, the choice of definition decides. After Steegen et al. 2016,
+"Increasing transparency through a multiverse analysis".
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from recbench_spark.metrics.kernels.accuracy import METRICS, cutoffs, measure
 from recbench_spark.schemas import MULTIVERSE
 
 WORLDS = ("hit", "precision", "recall", "f1", "map", "mrr", "ndcg")
-"""Metrics of the multiverse; a higher value is better in all of them."""
+"""Metrics in the multiverse; all are better when higher."""
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "users": ("truth", "both"),
@@ -41,11 +41,11 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "ap_by": ("min_k_relevant", "relevant", "k"),
     "ties": ("id", "expected", "optimistic", "pessimistic"),
 }
-"""Values of each axis in published libraries; other axes keep the value of the benchmark file."""
+"""Each axis's values in published libraries; other axes keep the benchmark file's value."""
 
 
 def metric_definitions(metric: str, base: Definition) -> list[Definition]:
-    """List every combination of the choices that this metric depends on.
+    """List every combination of choices behind a metric.
 
     >>> len(metric_definitions("hit", Definition())), len(metric_definitions("ndcg", Definition()))
     (16, 288)
@@ -56,9 +56,10 @@ def metric_definitions(metric: str, base: Definition) -> list[Definition]:
 
 
 def _choices(axis: str, metric: str, base: Definition) -> tuple[str, ...]:
-    """Return the values of an axis; ranks with hashed ties do not know the order of ids.
+    """Return an axis's values.
 
-    NDCG has a rule of ties of its own in some definitions: `ties` then changes nothing in it.
+    Ranks with hashed ties do not know the order by id. In some definitions NDCG has its own rule for ties:
+    `ties` then changes nothing in it.
     """
     if axis != "ties":
         return CHOICES[axis]
@@ -68,13 +69,13 @@ def _choices(axis: str, metric: str, base: Definition) -> tuple[str, ...]:
 
 
 def _make_world(base: Definition, choices: dict[str, str]) -> Definition:
-    """Return the definition of a world, which `make_definition` takes too."""
+    """Return a world's definition, valid for `make_definition` too."""
     world = base.model_copy(update=choices)
     return world if world.ties == "hashed" else world.model_copy(update={"tie_seed": DEFAULT_TIE_SEED})
 
 
 def multiverse_columns(plan: MetricPlan) -> list[MetricColumn]:
-    """List the worlds in the order in which a user's values stand."""
+    """List the worlds in the order of a user's values."""
     return [
         MetricColumn(metric, k, definition.describe(METRICS[metric].axes), metric_rows.HOLDOUT)
         for metric in WORLDS
@@ -84,7 +85,9 @@ def multiverse_columns(plan: MetricPlan) -> list[MetricColumn]:
 
 
 def multiverse_measure(plan: MetricPlan) -> Measure:
-    """Return the measure for about 600 definitions at every cut-off, without slices and bootstrap.
+    """Return the measure for about 600 definitions at every cut-off.
+
+    It has no slices and no bootstrap.
 
     Args:
         plan: cut-offs, and the definition for all other axes.

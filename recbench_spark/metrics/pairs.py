@@ -1,8 +1,8 @@
-"""Metrics of item-to-item recommendation: hit rate and scaled reciprocal rank of pairs, without Spark.
+"""Item-to-item metrics: hit rate and scaled reciprocal rank.
 
-Hit rate at K and the scaled mean reciprocal rank, mean 1 / ceil(R / 100) (Ying et al. 2018, section 4.2).
-A query is a user, and a labelled pair is one of its truth items.
-Axes: u queries, p pairs, c MRR and cut-offs.
+They need no Spark. A query is a user, and a labelled pair is one of its truth items. Hit rate at K and the
+scaled mean reciprocal rank, mean 1 / ceil(R / 100) (Ying et al. 2018, section 4.2). Axes: u queries, p
+pairs, c MRR and cut-offs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from recbench_spark.schemas import METRICS
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 SCALE = 100
-"""Number of ranks with the same reciprocal value: 1 to 100 count 1, 101 to 200 count 1/2."""
+"""Ranks sharing one reciprocal value: 1 to 100 count 1, 101 to 200 count 1/2."""
 
 HIT_RATE, SCALED_MRR = "hit_rate", "scaled_mrr"
 
@@ -37,11 +37,13 @@ TOTALS = pa.schema({"sums": pa.list_(pa.int64())})
 
 
 def query_values(batch: pa.RecordBatch, ks: Sequence[int]) -> tuple[Ints, Floats]:
-    """Return the number of pairs of each query, (u,), and the sums of their values, (u, c), in item order.
+    """Return each query's pairs, (u,), and summed values, (u, c).
+
+    Sums are in item order.
 
     Args:
         batch: rows of `RANKED_USERS`; an item without a rank is a miss.
-        ks: cut-offs of the hit rate.
+        ks: cut-offs for the hit rate.
     """
     offsets, above_p = flatten_lists(batch.column("above"))
     before_p = flatten_lists(batch.column("before"))[1]
@@ -54,7 +56,7 @@ def query_values(batch: pa.RecordBatch, ks: Sequence[int]) -> tuple[Ints, Floats
 
 
 def value_batches(ks: Sequence[int], batches: Batches) -> Batches:
-    """Compute the mean over the pairs of each query: rows of `USER_VALUES` from rows of `RANKED_USERS`."""
+    """Average over each query's pairs: `USER_VALUES` from `RANKED_USERS`."""
     for batch in batches:
         n_u, values_uc = query_values(batch, ks)
         mean_uc = values_uc / n_u[:, None]
@@ -76,12 +78,18 @@ def _value_batch(
 
 
 def pair_measure(ks: Sequence[int]) -> Measure:
-    """Return the measure for all pairs: rows of `metrics`, with the hit rate at these cut-offs."""
+    """Return the measure for all pairs: rows of `metrics`.
+
+    ks: cut-offs for the hit rate.
+    """
     return Measure(partial(total_batches, ks), (), partial(metric_rows, ks), ("above", "before"), METRICS)
 
 
 def total_batches(ks: Sequence[int], batches: Batches) -> Batches:
-    """Build one row of `TOTALS`: queries, pairs, sums of values, of queries' means and of their squares."""
+    """Build one row of `TOTALS` from a task's queries.
+
+    It has queries, pairs, summed values, and the queries' means and their squares, summed.
+    """
     total = sums.exact_sums(np.zeros((0, totals_columns(ks))))
     for batch in batches:
         n_u, values_uc = query_values(batch, ks)
@@ -92,12 +100,15 @@ def total_batches(ks: Sequence[int], batches: Batches) -> Batches:
 
 
 def totals_columns(ks: Sequence[int]) -> int:
-    """Return the number of sums of a task."""
+    """Return how many sums a task makes."""
     return 2 + 3 * (1 + len(ks))
 
 
 def metric_rows(ks: Sequence[int], totals: pa.Table) -> pa.Table:
-    """Compute `METRIC_ROWS` from the totals of all tasks; stderr is over queries, n counts pairs."""
+    """Compute `METRIC_ROWS` from all tasks' totals.
+
+    stderr is over queries, n counts pairs.
+    """
     totals_c = sums.total_from_rows(totals.column("sums"), (totals_columns(ks),)).fractions()
     queries, pairs, rest = totals_c[0], totals_c[1], totals_c[2:]
     c = 1 + len(ks)
@@ -114,9 +125,12 @@ def metric_rows(ks: Sequence[int], totals: pa.Table) -> pa.Table:
 
 
 def _standard_error(n: Fraction, total: Fraction, squares: Fraction) -> float | None:
-    """Return the standard error of a mean of n values; None for a single value."""
+    """Return the standard error for a mean over n values.
+
+    None for a single value.
+    """
     if n < 2:
         return None
-    # Squares are rounded: for equal values their sum can be too small by a last bit.
+    # Squares are rounded: for equal values their sum can be too small in the last bit.
     variance = (squares - total**2 / n) / (n - 1) / n
     return math.sqrt(max(float(variance), 0.0))

@@ -1,7 +1,8 @@
-"""Statistics that need all predictions in order: AUC, partial AUC, edges of bins with equal mass.
+"""Statistics from all predictions in order.
 
-The predictions are dealt once by range, and a task holds one range. Each pass returns whole numbers of each
-task, so that no number depends on the number of ranges.
+They are AUC, partial AUC and the edges of equal-mass bins. The predictions are dealt once by range, and a
+task holds one range. In each pass a task returns whole numbers, so no result depends on how many ranges
+there are.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from recbench_spark.storage.blocks import TaskRows
 from recbench_spark.storage.packed_blocks import Block, partition_rows
 
 SAMPLE_TABLE, SAMPLE_TASK = 1 << 8, 1 << 12
-"""Predictions of a table, and of all tables of a task, by which ranges are cut."""
+"""Predictions sampled per table, and per task, to cut the ranges by."""
 
 
 @dataclass(frozen=True)
 class PredictionRange:
-    """Rows of one task: the smallest prediction, the number of rows, and their pairs.
+    """One task's rows: smallest prediction, row count, and pairs.
 
     `pairs`: None if an outcome is neither 0 nor 1.
     """
@@ -39,21 +40,24 @@ class PredictionRange:
 
 @dataclass(frozen=True)
 class RangeOffsets:
-    """Rows of other tasks around a range: rows below it, and positives and negatives above it."""
+    """Rows outside a range: rows below, positives and negatives above."""
 
     below: int
     above: tuple[int, int]
 
 
 RangeMeasure = Callable[[Floats, Floats], Any]
-"""Function from the predictions and outcomes of one range to numbers; it is sent to the tasks."""
+"""Computes numbers from one range's predictions and outcomes; sent to the tasks."""
 
 RangeRunner = Callable[[RangeMeasure], Sequence[Any]]
-"""Function that applies a measure to each range."""
+"""Applies a measure to each range."""
 
 
 def sample_range(values: Floats, most: int) -> Floats:
-    """Return at most so many values, which cut all of them into parts of about the same size."""
+    """Return at most so many values, equally spaced in order.
+
+    They cut all values into parts of about equal size.
+    """
     ordered = np.sort(values)
     step = -(-len(ordered) // most) or 1
     sample: Floats = ordered[step // 2 :: step]
@@ -61,13 +65,13 @@ def sample_range(values: Floats, most: int) -> Floats:
 
 
 def cut_ranges(sample: Floats, tasks: int) -> Floats:
-    """Return the lowest prediction of each range but the first, ascending."""
+    """Return each range's lowest prediction, ascending, without the first."""
     cuts: Floats = np.unique(np.quantile(sample, np.arange(1, tasks) / tasks, method="nearest"))
     return cuts
 
 
 def deal_ranges(tables: Iterable[pa.Table], cuts: Floats) -> Iterator[Block]:
-    """Partition rows by prediction; equal predictions are sent to one task."""
+    """Partition rows by prediction; equal predictions go to one task."""
     for rows in tables:
         if len(rows):
             task_r = np.searchsorted(cuts, rows.column("prediction").to_numpy(), side="right")
@@ -75,11 +79,11 @@ def deal_ranges(tables: Iterable[pa.Table], cuts: Floats) -> Iterator[Block]:
 
 
 def run_ranges(rows: TaskRows, select: Callable[[pa.Table], pa.Table]) -> RangeRunner:
-    """Return a function that runs measures on the ranges that tasks hold.
+    """Return a function to run measures on the tasks' ranges.
 
     Args:
-        rows: what `deal_ranges` has dealt.
-        select: function from the rows of a range to those that are measured.
+        rows: dealt by `deal_ranges`.
+        select: chooses the measured rows in a range.
     """
     return partial(_measure_ranges, rows, select)
 
@@ -100,13 +104,16 @@ def _measure_range(
 
 
 def are_binary(outcomes: Floats) -> Bools:
-    """Return which outcomes are 0 or 1."""
+    """Mark outcomes of 0 and 1."""
     binary: Bools = (outcomes == 0) | (outcomes == 1)
     return binary
 
 
 def count_ranges(each: RangeRunner) -> list[PredictionRange]:
-    """Count rows and pairs of the ranges, in ascending order; pairs are counted for outcomes of 0 and 1."""
+    """Count rows and pairs in the ranges, in ascending order.
+
+    Pairs are counted for outcomes 0 and 1.
+    """
     ranges = sorted(each(_count_range), key=lambda one: one.first)
     if all(one.pairs is not None for one in ranges):
         return ranges
@@ -118,7 +125,7 @@ def _count_range(p: Floats, y: Floats) -> PredictionRange:
 
 
 def _range_offsets(ranges: Sequence[PredictionRange]) -> dict[float, RangeOffsets]:
-    """Return the offsets of each range, by its smallest prediction."""
+    """Return each range's offsets, by its smallest prediction."""
     below = accumulate((one.rows for one in ranges), initial=0)
     positives, negatives = (
         list(accumulate((getattr(one.pairs, name) for one in ranges[::-1]), initial=0))[-2::-1]
@@ -133,13 +140,15 @@ def _range_offsets(ranges: Sequence[PredictionRange]) -> dict[float, RangeOffset
 def edges_and_area(
     each: RangeRunner, ranges: list[PredictionRange], bins: int, rates: tuple[float, float]
 ) -> tuple[Floats, float]:
-    """Compute inner edges of bins of equal mass (`values.equal_mass_edges`), and the partial AUC.
+    """Compute inner edges of equal-mass bins, and the partial AUC.
+
+    The edges are those of `values.equal_mass_edges`.
 
     Args:
-        each: runner of measures, as in `count_ranges`.
-        ranges: the ranges of `count_ranges`.
+        each: runs measures, as in `count_ranges`.
+        ranges: result of `count_ranges`.
         bins: number of bins; there are fewer where predictions are equal.
-        rates: false-positive rates that bound the area.
+        rates: false-positive rates bounding the area.
     """
     rows = sum(one.rows for one in ranges)
     positives, negatives = (
@@ -169,7 +178,10 @@ def _look_range(
     within: tuple[float, float],
     binary: bool,
 ) -> tuple[list[float], int, float]:
-    """Return the edges of bins in a range, twice its area between whole rows, and the area of cut rows."""
+    """Return a range's bin edges, and its two areas.
+
+    These are twice the area between whole rows, and the area of cut rows.
+    """
     offset = offsets.get(float(p[0]))
     if offset is None:
         raise DataError("the predictions changed between two passes", "run again on a fixed table")

@@ -1,4 +1,7 @@
-"""Metrics of predictions against outcomes: RMSE, log-loss, RIG, AUC and others, with their intervals."""
+"""Metrics for predictions against outcomes, with their intervals.
+
+Among them are RMSE, log-loss, RIG, PE and AUC.
+"""
 
 from __future__ import annotations
 
@@ -35,20 +38,22 @@ MetricRow = dict[str, str | float | int | None]
 
 PER_USER = ("mse", "mae", "auc")
 BY_QUANTILE = ("logloss", "rig", "pe", "mean_prediction", "mean_outcome")
-"""Metrics of each bin of the prediction."""
+"""Metrics in each prediction bin."""
 
 QUANTILE_SUMS = ("n", "p", "y", "logloss", "unfit")
 THRESHOLD_SUMS = ("n", "y", "unfit")
-"""Sums of `values.SUMS` that metrics of bins need. The others are left out, which halves the bootstrap."""
+"""`values.SUMS` needed for bin metrics. Leaving the others out halves the bootstrap."""
 
 BATCH_USERS = 10_000
-"""Users whose values are computed at once."""
+"""Users computed at once."""
 
 PREDICTIONS = ("user_id", "prediction", "outcome")
 
 
 def deal_users(engine: Engine, rows: Rows, more: tuple[str, ...], n: int) -> TaskRows:
-    """Deal predictions by user: one row per user, with an array of each column. Shuffles by user.
+    """Deal predictions by user, one row per user.
+
+    Shuffles by user.
 
     Args:
         engine: the runner.
@@ -57,7 +62,7 @@ def deal_users(engine: Engine, rows: Rows, more: tuple[str, ...], n: int) -> Tas
         n: number of rows.
 
     Returns:
-        user_id, user_key (its hash), and arrays of the other columns.
+        user_id, user_key (its hash), and the other columns as arrays.
     """
     columns = (*PREDICTIONS, *more)
     dealt = deal_sides(engine, [Side(0, rows, columns)], engine.count_tasks(n))
@@ -78,11 +83,13 @@ def _group_side(sides: Sides) -> pa.Table:
 
 
 def select_predictions(users: pa.Table, column: str, value: str) -> pa.Table:
-    """Return the predictions of users that have a value in a further column, and their users.
+    """Select predictions with a value in a further column.
+
+    Only their users are returned.
 
     Args:
-        users: rows of `deal_users`.
-        column: name of an array of texts.
+        users: rows from `deal_users`.
+        column: name of a column with text arrays.
         value: the wanted text; a NULL is another one.
     """
     offsets, labels_r = flatten_lists(users.column(column))
@@ -101,7 +108,7 @@ def select_predictions(users: pa.Table, column: str, value: str) -> pa.Table:
 
 
 def user_value_batches(batches: Batches) -> Batches:
-    """Compute mse, mae and auc of each user: rows of `USER_VALUES`.
+    """Compute users' mse, mae and auc: rows of `USER_VALUES`.
 
     Args:
         batches: rows of `USER_PREDICTIONS`.
@@ -142,21 +149,24 @@ def _read_arrays(batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], Floats, 
 
 @dataclass(frozen=True)
 class Cuts:
-    """Inner edges of the bins, of equal mass and at the thresholds; all float64, ascending."""
+    """Inner bin edges: equal mass and thresholds; float64, ascending."""
 
     quantiles: Floats
     thresholds: Floats
 
     @property
     def columns(self) -> tuple[int, int, int, int]:
-        """Return the numbers of sums of a user: of all rows, for GAUC, by quantile, between thresholds."""
+        """Return how many sums a user has in each group.
+
+        The groups are all rows, GAUC, quantiles, and bins between thresholds.
+        """
         quantiles = len(QUANTILE_SUMS) * (len(self.quantiles) + 1)
         return len(values.SUMS), 2, quantiles, len(THRESHOLD_SUMS) * (len(self.thresholds) + 1)
 
 
 @dataclass(frozen=True)
 class PredictionOrder:
-    """Results from all predictions in order: pairs of outcomes, inner edges of bins, the partial AUC."""
+    """Results from ordered predictions: outcome pairs, bin edges, partial AUC."""
 
     pairs: roc.PairCounts
     edges: Floats
@@ -170,14 +180,17 @@ class PredictionOrder:
         return cls(roc.combine([part.pairs for part in ranges if part.pairs]), edges, area)
 
     def cuts(self, views: Views) -> Cuts:
-        """Return the edges of the bins in which users' sums are computed."""
+        """Return the bin edges for users' sums."""
         return Cuts(self.edges, np.array(sorted(set(views.thresholds))))
 
 
 def value_rows(
     order: PredictionOrder, totals: PredictionTotals, views: Views
 ) -> tuple[list[MetricRow], list[Check]]:
-    """Compute rows of `metrics`, and a check for each metric that is undefined, with the reason."""
+    """Compute rows of `metrics`, and checks for undefined ones.
+
+    A check names the reason.
+    """
     label = f"{views.fpr[0]:g}-{views.fpr[1]:g}"
     rows = [
         *totals.overall(),
@@ -191,11 +204,15 @@ def value_rows(
 
 
 MAX_SLICES = 100
-"""Most values of a column by which predictions are cut: each adds all rows of metrics once more."""
+"""Most values in a column that slices predictions: each adds all rows of metrics once more."""
 
 
 def label_slice(rows: Sequence[MetricRow], column: str, label: str) -> list[MetricRow]:
-    """Return rows of metrics as those of a value of a column: `block = main`, `block,fpr = main,0-0.1`."""
+    """Return metric rows as rows of a slice.
+
+    A row gets the slice `block = main`; a row with a slice already, `fpr = 0-0.1`, gets `block,fpr =
+    main,0-0.1`.
+    """
     return [
         {
             **row,
@@ -219,7 +236,7 @@ def refuse_many_slices(column: str, labels: int) -> None:
 
 
 def slice_type_error(column: str) -> SchemaError:
-    """Return the error for a column by which predictions cannot be cut."""
+    """Return the error for a column unfit to slice predictions."""
     return SchemaError(
         f"predictions: {column} holds no text, whole numbers or booleans",
         "slice by a column with few values",
@@ -227,11 +244,14 @@ def slice_type_error(column: str) -> SchemaError:
 
 
 NO_CUTS = Cuts(np.zeros(0), np.zeros(0))
-"""No bins: only the metrics of all rows together."""
+"""No bins: only metrics over all rows together."""
 
 
 class UserSums(NamedTuple):
-    """Sums over users, (s,), those of each replicate, (b, s), in the order of `Cuts.columns`; users."""
+    """Sums over users, (s,), and per replicate, (b, s); users.
+
+    Their order is that of `Cuts.columns`.
+    """
 
     exact: Sums
     boot: Sums
@@ -239,12 +259,12 @@ class UserSums(NamedTuple):
 
 
 def sum_users(tables: Iterable[pa.Table], bootstrap: Bootstrap, cuts: Cuts = NO_CUTS) -> UserSums:
-    """Add up predictions, and those of each replicate.
+    """Add up predictions, once plainly and once per replicate.
 
     Args:
-        tables: rows of `deal_users`.
+        tables: rows from `deal_users`.
         bootstrap: replicates over users, seed.
-        cuts: edges of the bins.
+        cuts: bin edges.
     """
     total = _add_keys(np.zeros(0, np.int64), np.zeros((0, sum(cuts.columns))), bootstrap)
     for batch in (batch for table in tables for batch in table.to_batches(BATCH_USERS)):
@@ -274,7 +294,10 @@ def _missing_value_checks(rows: list[MetricRow], totals: PredictionTotals) -> li
 
 @dataclass(frozen=True)
 class PredictionTotals:
-    """Sums over users, (s,), and of each replicate, (b, s), in the order of `Cuts.columns`."""
+    """All sums over users, (s,), and per replicate, (b, s).
+
+    Their order is that of `Cuts.columns`.
+    """
 
     sums: Floats
     boot: Floats
@@ -286,23 +309,26 @@ class PredictionTotals:
     def from_sums(
         cls, tasks: Iterable[UserSums], bootstrap: Bootstrap, cuts: Cuts = NO_CUTS
     ) -> PredictionTotals:
-        """Add up the sums of tasks; there may be none."""
+        """Add up the tasks' sums; there may be none."""
         total = reduce(_add_sums, tasks, sum_users([], bootstrap, cuts))
         return cls(total.exact.nearest(), total.boot.floats(), cuts, bootstrap.level, total.users)
 
     @property
     def n(self) -> int:
-        """Return the number of rows."""
+        """Return how many rows there are."""
         return int(self.sums[0])
 
     def _part(self, index: int) -> tuple[Floats, Floats]:
-        """Return one of the four parts, of all users, (s,), and of each replicate, (b, s)."""
+        """Return one of four parts: (s,), and replicates, (b, s)."""
         ends = np.cumsum(self.cuts.columns)
         part = slice(ends[index] - self.cuts.columns[index], ends[index])
         return self.sums[part], self.boot[:, part]
 
     def _bins(self, index: int, names: Sequence[str]) -> tuple[Floats, Floats]:
-        """Return sums of bins, (bins, s) and (b, bins, s); sums that bins do not have are NaN."""
+        """Return bin sums, (bins, s) and (b, bins, s).
+
+        Sums not kept for bins are NaN.
+        """
         by_part: list[Floats] = []
         for part in self._part(index):
             bins = part.reshape(*part.shape[:-1], part.shape[-1] // len(names), len(names))
@@ -312,7 +338,7 @@ class PredictionTotals:
         return by_part[0], by_part[1]
 
     def overall(self) -> list[MetricRow]:
-        """Compute the metrics of all rows together."""
+        """Compute metrics over all rows together."""
         (total, boot), (gauc, gauc_boot) = self._part(0), self._part(1)
         (bins, bins_boot) = self._bins(2, QUANTILE_SUMS)
         metrics = {name: float(value) for name, value in values.from_totals(total).items()}
@@ -328,7 +354,7 @@ class PredictionTotals:
         ]
 
     def by_quantile(self) -> list[MetricRow]:
-        """Compute log-loss, RIG, PE and both means in each bin of equal mass."""
+        """Compute log-loss, RIG, PE and means per equal-mass bin."""
         bins, boot = self._bins(2, QUANTILE_SUMS)
         metrics, replicates = values.from_totals(bins), values.from_totals(boot)
         return [
@@ -346,7 +372,10 @@ class PredictionTotals:
         ]
 
     def by_threshold(self) -> list[MetricRow]:
-        """Compute the four rates of calling predictions positive from each threshold."""
+        """Compute the four rates from each threshold on.
+
+        A prediction at or above the threshold counts as positive.
+        """
         bins, boot = self._bins(3, THRESHOLD_SUMS)
         rates, replicates = values.threshold_rates(bins), values.threshold_rates(boot)
         return [
@@ -389,7 +418,10 @@ def estimate_row(
     users: int | None = None,
     slice_label: tuple[str | None, str | None] = (None, None),
 ) -> MetricRow:
-    """Build a row of `metrics` with error and interval from replicates, (b,); users: as in `number_row`."""
+    """Build a row of `metrics` from replicates, (b,).
+
+    They give error and interval; users: as in `number_row`.
+    """
     finite = replicates[np.isfinite(replicates)]
     error = float(finite.std(ddof=1)) if len(finite) > 1 else math.nan
     low, high = resampling.percentile_interval(finite[:, None], level) if len(finite) else ([math.nan],) * 2
@@ -406,9 +438,10 @@ def number_row(
     users: int | None = None,
     level: float = 0.95,
 ) -> MetricRow:
-    """Build a row of `metrics` from value, standard error and bounds of the interval; NaN becomes NULL.
+    """Build a row of `metrics` from finished numbers.
 
-    users: those behind the n rows, if they are known; too few have no interval of width 0.
+    numbers: value, standard error, interval bounds; NaN becomes NULL. users: those behind the n rows, if
+    known; too few have no interval of width 0.
     """
     value, error, *ends = numbers
     behind = np.array(n if users is None else users)
@@ -424,7 +457,7 @@ def number_row(
 
 def _auc_row(counts: roc.PairCounts, totals: PredictionTotals) -> MetricRow:
     value, error = roc.auc(counts), roc.auc_error(counts)
-    # This is the normal interval of the DeLong error, clipped to the bounds of an AUC.
+    # DeLong's normal interval, clipped to the bounds of an AUC.
     low, high = max(0.0, value - 1.959964 * error), min(1.0, value + 1.959964 * error)
     if math.isnan(error):
         low = high = math.nan

@@ -1,4 +1,7 @@
-"""Counts of rankings per batch, their sums, and the checks that follow from them. Without Spark."""
+"""Counts over rankings, and the checks they give, without Spark.
+
+Each batch is counted, and the counts are added up.
+"""
 
 from __future__ import annotations
 
@@ -21,23 +24,26 @@ from recbench_spark.ranking.kernels.rankings import mark_relevant
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 COUNTED_COLUMNS = ("part", "length", "relevance", "above", "tied")
-"""Columns of `RANKED_USERS` that the counts read."""
+"""Columns of `RANKED_USERS` read for the counts."""
 
 HEAVY_TIES = 0.1
-"""Largest share of truth items that may tie with another candidate without a warning."""
+"""Share of truth items that may tie with another candidate before a warning."""
 
 
 def count_measure(threshold: float | None) -> Measure:
-    """Return the measure of what rankings hold; `checks_from_counts` makes checks of its results."""
+    """Return the measure counting what rankings hold.
+
+    `checks_from_counts` makes checks from its results.
+    """
     return Measure(partial(count_batches, threshold), ("part",), _add_counts, COUNTED_COLUMNS)
 
 
 def count_batches(threshold: float | None, batches: Batches) -> Batches:
-    """Count rankings: rows of `RANKING_COUNTS`, one per batch and part, from rows of `RANKED_USERS`.
+    """Count rankings: a row of `RANKING_COUNTS` per batch and part.
 
     Args:
         threshold: relevance from which an item is relevant; None: above 0.
-        batches: rankings; the columns of COUNTED_COLUMNS are enough.
+        batches: rows of `RANKED_USERS`; the columns in COUNTED_COLUMNS are enough.
     """
     for batch in batches:
         for part in pc.unique(batch.column("part")).to_pylist():
@@ -45,7 +51,7 @@ def count_batches(threshold: float | None, batches: Batches) -> Batches:
 
 
 def _add_counts(counts: pa.Table) -> pa.Table:
-    """Add up the rows of `RANKING_COUNTS` of one part."""
+    """Add up `RANKING_COUNTS` for one part."""
     sums = {name: pc.sum(counts.column(name)).as_py() for name in RANKING_COUNTS.names[1:]}
     return pa.Table.from_pylist([{"part": counts.column("part")[0].as_py(), **sums}], RANKING_COUNTS)
 
@@ -70,13 +76,13 @@ def _part_counts(batch: pa.RecordBatch, part: str, threshold: float | None) -> p
 def checks_from_counts(
     counts: pa.Table | None, parts: Sequence[str], *, lists: bool = False
 ) -> list[Check]:
-    """Make the checks of rankings from their counts.
+    """Make checks on rankings from their counts.
 
     Args:
         counts: result of `count_measure`: one row per part; None: there are no rankings.
         parts: held-out parts.
-        lists: the rankings come from recommendation lists. These are short by design, so items that they
-            leave out are no warning.
+        lists: the rankings come from recommendation lists. These are short by design, so missing items are
+            no warning.
     """
     rows = {} if counts is None else {row["part"]: row for row in counts.to_pylist()}
     return [check for part in parts for check in _part_checks(part, rows.get(part), lists)]
@@ -99,7 +105,7 @@ def _part_checks(part: str, row: Mapping[str, int] | None, lists: bool) -> list[
 
 
 def mark_few_users(part: str, users: int) -> list[Check]:
-    """Return a note where a part has too few users for its intervals."""
+    """Return a note where too few users make the intervals."""
     name, detail = (
         f"{part}: intervals over fewer than {FEW_USERS} users",
         "they hold the true value less often than they say; below 6 none has width 0",
@@ -108,7 +114,10 @@ def mark_few_users(part: str, users: int) -> list[Check]:
 
 
 def row_checks(rows: int, duplicates: int, unknown_items: int, lost: int) -> list[Check]:
-    """Make the checks of the rows of lists or scores; `lost`: their users without truth."""
+    """Make the checks on rows with lists or scores.
+
+    `lost`: listed users without truth.
+    """
     empty = Check(NO_ROWS, 1, 0, "warning", "no user has a row: coverage is 0, gini undefined")
     return [
         *([] if rows else [empty]),
@@ -120,18 +129,18 @@ def row_checks(rows: int, duplicates: int, unknown_items: int, lost: int) -> lis
 
 
 NO_ROWS = "lists without rows"
-"""Name of the check of lists or scores that are empty throughout."""
+"""Name of the check for lists or scores without any row."""
 
 TRUTH_IN_TRAIN = "truth rows that are training rows"
-"""Name of the check that counts pairs of the truth that the training rows hold as well."""
+"""Name of the check counting truth pairs found in training, too."""
 
 
 def truth_in_train_check(known: int, pairs: int, *, masked: bool) -> Check:
-    """Make the check of truth rows that are training rows.
+    """Make the check on truth rows repeated from training.
 
     Args:
-        known: pairs of the truth that are training pairs.
-        pairs: pairs of the truth.
+        known: truth pairs found in training.
+        pairs: truth pairs.
         masked: training items are no candidates.
     """
     share = f"all {pairs}" if known == pairs else f"{known} of {pairs}"
@@ -143,13 +152,13 @@ def truth_in_train_check(known: int, pairs: int, *, masked: bool) -> Check:
 
 
 GAPS = "gaps between ranks"
-"""Name of the check that counts the places of lists for which no row is given."""
+"""Name of the check counting list places without a row."""
 
 
 def count_gaps(user_r: Ints, rank_r: Ints) -> int:
-    """Count the places without a row before the last rank of each user.
+    """Count places without a row before each user's last rank.
 
-    Rows of one rank take as many places as there are.
+    Rows with the same rank take one place each.
     """
     order = np.lexsort((rank_r, user_r))
     user, rank = user_r[order], rank_r[order]
@@ -164,10 +173,10 @@ def count_gaps(user_r: Ints, rank_r: Ints) -> int:
 
 
 def count_pairs(listed_r: Ints, train_p: Ints) -> dict[str, int]:
-    """Count listed rows, those that repeat an earlier pair, and those whose pair is a training pair.
+    """Count listed rows, repeated pairs, and training pairs among them.
 
     Args:
-        listed_r: (r,) one number for the user and item of each row.
+        listed_r: (r,) one number for each row's user and item.
         train_p: (p,) the same numbers for the training pairs.
     """
     ordered = np.sort(listed_r)
@@ -179,7 +188,10 @@ def count_pairs(listed_r: Ints, train_p: Ints) -> dict[str, int]:
 
 
 def gap_checks(gaps: int | None, definition: Definition) -> list[Check]:
-    """Make the check of gaps between given ranks; None: no ranks are given."""
+    """Make the check on gaps between given ranks.
+
+    None: no ranks are given.
+    """
     if gaps is None:
         return []
     if definition.gaps == "close":
@@ -190,12 +202,12 @@ def gap_checks(gaps: int | None, definition: Definition) -> list[Check]:
 def finish_row_checks(
     checks: list[Check], definition: Definition, training_rows: int | None = None
 ) -> list[Check]:
-    """Refuse duplicates where the definition says so, and add the check of training items to those of rows.
+    """Refuse duplicates if so defined; add the training-item check.
 
     Args:
-        checks: of the rows of lists or scores.
+        checks: on the rows of lists or scores.
         definition: treatment of duplicates.
-        training_rows: rows of lists that the training part holds as well; None: not counted.
+        training_rows: list rows found in training, too; None: not counted.
 
     Raises:
         DataError: a check counts duplicates, and the definition allows none.
@@ -206,12 +218,12 @@ def finish_row_checks(
 
 
 def training_item_check(rows: int) -> Check:
-    """Make the check of rows that recommend an item which the user already has."""
+    """Make the check on rows recommending users' own items."""
     return warn_above_zero(TRAINING_ROWS, rows, "lists count as they are")
 
 
 def refuse_duplicates(checks: Sequence[Check]) -> None:
-    """Refuse duplicate rows, for definitions that allow none.
+    """Refuse duplicate rows, where a definition allows none.
 
     Raises:
         DataError: a check counts duplicates.

@@ -1,4 +1,7 @@
-"""Result of one evaluation, of one model or of several, before it is written to a warehouse."""
+"""An evaluation's result, before it is written to a warehouse.
+
+It may hold one model or several.
+"""
 
 from __future__ import annotations
 
@@ -20,36 +23,36 @@ from recbench_spark.core.checks import Check
 from recbench_spark.engine.versions import collect_arrow, union_rows
 from recbench_spark.metrics import result_views
 
-if TYPE_CHECKING:  # results of this process need neither
+if TYPE_CHECKING:  # results in this process need neither
     from matplotlib.figure import Figure
     from pyspark.sql import DataFrame
 
 PART = "test"
-"""Name of the held-out part of evaluations without a split."""
+"""Held-out part in evaluations without a split."""
 
 MODEL = "model"
-"""Column of the name of a model, where a result has several."""
+"""Column with the model's name, where a result has several."""
 
 COLUMNS = ("metric", "k", "value", "stderr", "ci_low", "ci_high", "n", "definition")
-"""Columns of the numbers of a result as it is shown."""
+"""Columns in a result's numbers as they are shown."""
 
 
 @dataclass(frozen=True, repr=False)
 class Result:
-    """Result of an evaluation by either engine.
+    """Numbers, rankings and checks from one evaluation, by either engine.
 
     Spark's frames are lazy, and Spark caches rankings until `release`; this process gives Arrow tables. The
     methods below do the same with both.
 
     Attributes:
-        metrics, user_metrics: rows of the tables of these names without a run, as frames of Spark or
+        metrics, user_metrics: rows of the tables with these names, without run columns, as Spark frames or
             `ShownTable`, both with `show`. With several models a column `model` comes first.
-        rankings: one row per user (`schemas.RANKINGS`), as a frame of Spark or a table of Arrow; None for
+        rankings: one row per user (`schemas.RANKINGS`), as a Spark frame or an Arrow table; None for
             predictions.
-        checks: checks of the inputs and rankings.
-        kept: frames that Spark caches.
+        checks: checks on inputs and rankings.
+        kept: frames cached by Spark.
         truth: for predictions, a hash of the outcomes.
-        limits: the tables that decide candidates or popularity, by name (`EvaluationPlan.name_limits`).
+        limits: the tables deciding candidates or popularity, by name (`EvaluationPlan.name_limits`).
     """
 
     metrics: Any
@@ -61,15 +64,17 @@ class Result:
     limits: Mapping[str, Any] = field(default_factory=dict)
 
     def release(self) -> None:
-        """Drop the frames that Spark caches."""
+        """Drop the frames cached by Spark."""
         for frame in self.kept:
             frame.unpersist()
 
     def to_pandas(self, *, slices: bool = False) -> pd.DataFrame:
-        """Return the numbers, one row each: metric, k, value, stderr, interval, n, definition.
+        """Return the numbers, one row each.
+
+        Columns: metric, k, value, stderr, interval, n, definition.
 
         Args:
-            slices: also those of slices, with their key and value.
+            slices: add numbers for slices, with key and value.
         """
         rows = to_arrow(self.metrics)
         more = [name for name in (MODEL,) if name in rows.column_names]
@@ -81,31 +86,38 @@ class Result:
         return frame
 
     def pivot(self) -> pd.DataFrame:
-        """Return one row for each model and one column for each number, such as `ndcg@10`."""
+        """Return a row per model and a column per number.
+
+        A column is called `ndcg@10`, for instance.
+        """
         return result_views.pivot(self.to_pandas())
 
     def to_latex(self, path: str | PathLike[str] | None = None, digits: int = 4) -> str:
-        """Return a table of the values with their intervals for a paper, which needs booktabs.
+        """Return a LaTeX table with values and intervals.
+
+        It needs the package booktabs.
 
         Args:
-            path: file that the text is also written to.
+            path: file to write the text to.
             digits: digits behind the point.
         """
         return result_views.write_text(result_views.to_latex(self.to_pandas(), digits), path)
 
     def plot(self, path: str | PathLike[str] | None = None) -> Figure:
-        """Draw the values with their intervals, one panel for each metric.
+        """Draw the values with their intervals, one panel per metric.
 
         Args:
-            path: file that the picture is also written to; its ending decides the format.
+            path: file to write the picture to; its ending decides the format.
         """
         return result_views.save_figure(result_views.plot(self.to_pandas()), path)
 
     def save(self, folder: str | PathLike[str]) -> list[Path]:
-        """Write the tables as Parquet, and numbers, checks and version as JSON; return the files.
+        """Write tables as Parquet, and the rest as JSON.
+
+        The rest is numbers, checks and version. Returns the files.
 
         Args:
-            folder: it is made where it does not exist; files of these names are replaced.
+            folder: created if absent; files with these names are replaced.
         """
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
@@ -127,7 +139,7 @@ class Result:
         return files
 
     def __repr__(self) -> str:
-        """Return the numbers of this process as text; Spark computes nothing for it."""
+        """Return this process's numbers as text; Spark computes nothing here."""
         failed = [check for check in self.checks if not check.passed]
         state = f"{len(self.checks)} checks, {len(failed)} did not pass"
         warnings = "".join(f"\n{line}" for line in list_warnings(self.checks))
@@ -136,14 +148,15 @@ class Result:
         return f"{self.to_pandas().to_string(index=False, na_rep='')}\n{state}{warnings}"
 
     def _repr_html_(self) -> str:
-        """Return the numbers and the checks that did not pass, as a notebook shows them."""
+        """Return numbers and failed checks for a notebook."""
         return result_views.to_html(self.to_pandas(), self.checks)
 
 
 class ShownTable:
-    """An Arrow table with the method `show` of Spark frames; all other attributes are those of the table.
+    """Wraps an Arrow table and adds `show` from Spark frames.
 
-    Functions that accept only a `pyarrow.Table` need the attribute `table`, or `pyarrow.table(this)`.
+    All other attributes are those of the table. A function for a `pyarrow.Table` alone needs the attribute
+    `table`, or `pyarrow.table(this)`.
     """
 
     def __init__(self, table: pa.Table, notes: Sequence[str] = ()) -> None:
@@ -154,7 +167,7 @@ class ShownTable:
 
         Args:
             n: number of rows.
-            truncate: largest number of characters of a cell; True: 20, False: all.
+            truncate: most characters in a cell; True: 20, False: all.
         """
         rows = self.table.slice(0, n).to_pandas()
         width = 20 if truncate is True else truncate or None
@@ -169,22 +182,25 @@ class ShownTable:
         return self.table
 
     def toPandas(self) -> pd.DataFrame:  # noqa: N802 (as Spark calls it)
-        """Return the rows as a pandas frame, like a Spark frame; `to_pandas` is the method of the table."""
+        """Return a pandas frame, like a Spark frame.
+
+        `to_pandas` is the table's own method.
+        """
         frame: pd.DataFrame = self.table.to_pandas()
         return frame
 
     def equals(self, other: ShownTable | pa.Table, **how: Any) -> bool:
-        """Return whether the other table has the same columns and values."""
+        """Tell whether the other table has equal columns and values."""
         return bool(self.table.equals(getattr(other, "table", other), **how))
 
     def __getattr__(self, name: str) -> Any:
-        """Return the attribute of the table."""
+        """Return the table's attribute."""
         if name == "table":  # copy and pickle ask for attributes before `table` exists
             raise AttributeError(name)
         return getattr(self.table, name)
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """Export the table to polars, DuckDB, pandas and other libraries that read Arrow."""
+        """Export the table to polars, DuckDB and other Arrow readers."""
         return self.table.__arrow_c_stream__(requested_schema)
 
     def __len__(self) -> int:
@@ -196,23 +212,23 @@ class ShownTable:
         return self.table[key]
 
     def __eq__(self, other: object) -> bool:
-        """Return whether the other is an equal table."""
+        """Tell whether the other is an equal table."""
         return isinstance(other, ShownTable | pa.Table) and self.equals(other)
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        """Return the representation of the table."""
+        """Return the table's representation."""
         return repr(self.table)
 
 
 def list_warnings(checks: Sequence[Check]) -> list[str]:
-    """Return a line for each check that did not pass."""
+    """Return a line for each failed check."""
     return [f"warning: {check.summary_line()}" for check in checks if not check.passed]
 
 
 def add_warnings(result: Result) -> Result:
-    """Return a result whose numbers are shown with the checks that did not pass."""
+    """Show failed checks beside the numbers."""
     notes = list_warnings(result.checks)
     if isinstance(result.metrics, ShownTable):
         return replace(result, metrics=ShownTable(result.metrics.table, notes))
@@ -229,12 +245,15 @@ def add_warnings(result: Result) -> Result:
 
 
 def to_arrow(rows: DataFrame | ShownTable | pa.Table) -> pa.Table:
-    """Return the rows of an engine's table as Arrow; Spark computes its frames for it."""
+    """Return an engine's rows as Arrow; Spark computes them now."""
     return rows if isinstance(rows, pa.Table) else collect_arrow(rows)
 
 
 def combine_results(results: Mapping[str, Result]) -> Result:
-    """Combine the results of several models, by one engine, into one with a column `model`."""
+    """Combine several models' results, by one engine, into one.
+
+    A column `model` names each model.
+    """
     names = ("metrics", "user_metrics", "rankings")
     tables = {name: _stack({model: getattr(one, name) for model, one in results.items()}) for name in names}
     checks = [
@@ -247,7 +266,10 @@ def combine_results(results: Mapping[str, Result]) -> Result:
 
 
 def _stack(parts: Mapping[str, Any]) -> Any:
-    """Stack tables below one another, with the name of each in the first column; None where one is None."""
+    """Stack tables, with their names in the first column.
+
+    None if one is None.
+    """
     if any(part is None for part in parts.values()):
         return None
     first = next(iter(parts.values()))

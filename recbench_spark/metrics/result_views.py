@@ -1,4 +1,4 @@
-"""Views of the numbers of a result: a wide table, LaTeX, HTML, a picture."""
+"""Views on a result's numbers: wide table, LaTeX, HTML, picture."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LATEX_SIGNS = str.maketrans(
     {sign: f"\\{sign}" for sign in "&%$#_{}"} | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}"}
 )
-"""Signs that mean something else in LaTeX."""
+"""Signs with another meaning in LaTeX."""
 
 
 def name_figure(metric: str, k: int | None) -> str:
@@ -33,7 +33,7 @@ def name_figure(metric: str, k: int | None) -> str:
 
 
 def escape_latex(text: str) -> str:
-    """Return a text as LaTeX prints it.
+    """Escape a text for LaTeX.
 
     >>> escape_latex("item_knn")
     'item\\\\_knn'
@@ -42,7 +42,7 @@ def escape_latex(text: str) -> str:
 
 
 def add_figures(numbers: pd.DataFrame) -> pd.DataFrame:
-    """Add the columns `figure`, such as `ndcg@10`, and `model` where there is none."""
+    """Add columns `figure`, such as `ndcg@10`, and `model` where missing."""
     figures = [name_figure(*pair) for pair in zip(numbers["metric"], numbers["k"], strict=True)]
     twice = numbers.groupby("metric").definition.nunique().gt(1)
     labels = [
@@ -53,14 +53,20 @@ def add_figures(numbers: pd.DataFrame) -> pd.DataFrame:
 
 
 def pivot(numbers: pd.DataFrame) -> pd.DataFrame:
-    """Return one row for each model and one column for each figure, in the order of the numbers."""
+    """Return a row per model and a column per figure.
+
+    Columns are in the order of the numbers.
+    """
     rows = add_figures(numbers)
     wide = rows.pivot(index="model", columns="figure", values="value")
     return wide.loc[rows["model"].unique(), rows["figure"].unique()].rename_axis(columns=None)
 
 
 def to_latex(numbers: pd.DataFrame, digits: int) -> str:
-    """Return a table: models as rows, values with half of the interval's width as columns."""
+    """Return a LaTeX table: models as rows, figures as columns.
+
+    Cells hold the value and half the interval's width.
+    """
     rows = add_figures(numbers)
     half = (rows["ci_high"] - rows["ci_low"]) / 2
     cells = [_format_cell(*pair, digits) for pair in zip(rows["value"], half, strict=True)]
@@ -77,7 +83,10 @@ def _format_cell(value: float, half: float, digits: int) -> str:
 
 
 def wrap_latex(columns: Sequence[str], lines: Sequence[str], caption: str) -> str:
-    """Return a table of LaTeX from its head, its lines and a caption that is written already."""
+    """Return a LaTeX table from head, lines and caption.
+
+    The caption is escaped already.
+    """
     head = " & ".join(["", *map(escape_latex, columns)]) + r" \\"
     return "\n".join(
         [
@@ -98,7 +107,7 @@ def wrap_latex(columns: Sequence[str], lines: Sequence[str], caption: str) -> st
 
 
 def to_html(numbers: pd.DataFrame, checks: Sequence[Check]) -> str:
-    """Return the values as one table, their intervals as another, and the checks that did not pass."""
+    """Return HTML tables: values, intervals, and failed checks."""
     wide = pivot(numbers)
     shown = numbers.assign(k=numbers["k"].astype("string").fillna(""))
     parts = [wide.to_html(float_format="{:.4f}".format, na_rep="", border=0)]
@@ -109,7 +118,10 @@ def to_html(numbers: pd.DataFrame, checks: Sequence[Check]) -> str:
 
 
 def plot(numbers: pd.DataFrame) -> Figure:
-    """Draw one panel for each metric: values by cut-off, with intervals; a dashed line without one."""
+    """Draw one panel per metric: values by cut-off, with intervals.
+
+    A dashed line stands for a value without a cut-off.
+    """
     with explain_missing():
         from matplotlib.figure import Figure as Canvas  # noqa: PLC0415
 
@@ -139,14 +151,14 @@ def plot(numbers: pd.DataFrame) -> Figure:
 
 
 def save_figure(figure: Figure, path: str | PathLike[str] | None) -> Figure:
-    """Write a picture to a file, where a path is given, and return it."""
+    """Return a picture; write it where a path is given."""
     if path is not None:
         figure.savefig(fspath(path))
     return figure
 
 
 def write_text(text: str, path: str | PathLike[str] | None) -> str:
-    """Write a text to a file, where a path is given, and return it."""
+    """Return a text; write it where a path is given."""
     if path is not None:
         Path(path).write_text(text, encoding="utf-8")
     return text

@@ -1,4 +1,4 @@
-"""Tables of results: rankings, values of users, metrics, metrics under other definitions."""
+"""Result tables: rankings, user values, metrics, other definitions' metrics."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RANK_COLUMNS = (
     TableColumn("before", array_type(LONG), "Those of the tied ones with a smaller item id.", False),
     TableColumn("length", LONG, "Ranked candidates of the user; 0: the model gave nothing.", False),
 )
-"""Columns of a user with the rank of each truth item."""
+"""User columns with each truth item's rank."""
 
 METRICS = Table(
     "metrics",
@@ -81,7 +81,7 @@ CURVE_VALUES = Table(
         PART,
         METRIC,
         DEFINITION,
-        TableColumn("given", array_type(INT), "Points of the curve: numbers of given ratings.", False),
+        TableColumn("given", array_type(INT), "Curve points: numbers of given ratings.", False),
         TableColumn("points", INT, "Points at which the user stands, from the first one on.", False),
         TableColumn("ks", array_type(INT), "Cut-offs; NULL element: over the whole ranking.", False),
         TableColumn(
@@ -115,7 +115,7 @@ CURVE_RANKINGS = Table(
 
 LEARNING_CURVES = Table(
     "learning_curves",
-    "One row per point of a curve: a metric after a number of given ratings, with its interval.",
+    "One row per curve point: a metric after so many given ratings, with its interval.",
     (
         RUN_ID,
         PART,
@@ -139,17 +139,17 @@ RETRIEVAL_RUNS = Table(
     (
         RUN_ID,
         PART,
-        TableColumn("k", INT, "Length of the lists that are compared.", False),
-        TableColumn("recall", DOUBLE, "Mean share of a list that reaches the k-th best exact score."),
+        TableColumn("k", INT, "Length of the compared lists.", False),
+        TableColumn("recall", DOUBLE, "Mean share of list entries reaching the k-th best exact score."),
         TableColumn("stderr", DOUBLE, "Standard error of the mean over users."),
         TableColumn("n", LONG, "Users with a vector and a candidate.", False),
         TableColumn("short_lists", LONG, "Users whose list has fewer than k items.", False),
-        TableColumn("candidates", DOUBLE, "Mean number of items that the index proposes for a user."),
+        TableColumn("candidates", DOUBLE, "Mean number of items proposed by the index per user."),
         TableColumn("queries_per_second", DOUBLE, "Users a second of one thread, in blocks."),
         TableColumn("single_queries_per_second", DOUBLE, "Users a second of one thread, one by one."),
         TableColumn("build_seconds", DOUBLE, "Seconds in which the index was built, all parts."),
         TableColumn("bytes", LONG, "Bytes of the index's files, all parts.", False),
-        TableColumn("items", LONG, "Items of the catalogue that the model scores.", False),
+        TableColumn("items", LONG, "Catalogue items scored by the model.", False),
         TableColumn("cut_items", LONG, "Entries of items that were left out of large buckets; lsh.", False),
         TableColumn("index_kind", STRING, "flat, ivf, hnsw or lsh.", False),
         TableColumn("settings_json", STRING, "Settings of the index.", False),
@@ -159,7 +159,7 @@ RETRIEVAL_RUNS = Table(
 
 RANKINGS = Table(
     "rankings",
-    "One row per user: the rank of each truth item. Every metric of every definition follows from it.",
+    "One row per user: each truth item's rank. Every metric under every definition follows from it.",
     (
         RUN_ID,
         USER_ID,

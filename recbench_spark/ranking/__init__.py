@@ -1,1 +1,1 @@
-"""Rankings: positions of users' truth items among the candidates, one row per user and part."""
+"""Rankings: where each user's truth items stand among the candidates."""

@@ -1,8 +1,8 @@
-"""Schemas of the Arrow batches that evaluation functions read and write, one for each kind of row.
+"""Schemas for Arrow batches read and written by evaluation functions.
 
 Ranking, metrics and checks are functions `Iterator[RecordBatch] -> Iterator[RecordBatch]` without Spark.
-`mapInArrow` calls them on executors; the local engine calls them in its own process. What is added up over
-users is a `Measure` (`engine.measures`): sums of some users, and the end of all sums of a cell.
+`mapInArrow` calls them on executors; the local engine calls them in its own process. Whatever is added up
+over users is a `Measure` (`engine.measures`): it sums over some users, and finishes all sums in a cell.
 
     users --rank_batches, score_batches--> RANKED_USERS --user_value_batches--> USER_VALUES
                                              |---total_batches--> TOTALS --finish_metrics--> METRIC_ROWS
@@ -30,9 +30,9 @@ USERS = pa.schema(
         "masked": _INTS,
     }
 )
-"""One row per user and held-out part: the truth by item index; `masked`: items that are not candidates.
+"""One row per user and held-out part: the truth by item index; `masked` items are no candidates.
 
-Models that score also read `history` and `vector`, and `candidates` where the definition requires them.
+Scoring models also read `history` and `vector`, and `candidates` where the definition requires them.
 """
 
 LISTED_USERS = pa.schema(
@@ -44,8 +44,8 @@ LISTED_USERS = pa.schema(
         pa.field("list_scores", _DOUBLES),
     ]
 )
-"""Users with their recommendation lists: keys of the items, their ids (where lists are requested), and
-ranks or scores. Without the column `masked` no item is taken out of the lists."""
+"""Users with their recommendation lists: item keys, ids (where lists are requested), ranks or scores.
+Without a column `masked`, no item is taken out."""
 
 RANKED_USERS = pa.schema(
     {
@@ -65,7 +65,7 @@ RANKED_USERS = pa.schema(
         "propensity": _DOUBLES,
     }
 )
-"""One row per user and part: positions of the truth items. The table `rankings` without the run."""
+"""One row per user and part: positions of the truth items. The table `rankings` without its run columns."""
 
 USER_VALUES = pa.schema(
     {
@@ -79,7 +79,7 @@ USER_VALUES = pa.schema(
         "n_relevant": pa.int32(),
     }
 )
-"""One row per user, part and metric. The table `user_metrics` without the run."""
+"""One row per user, part and metric. The table `user_metrics` without its run columns."""
 
 USER_PREDICTIONS = pa.schema(
     {
@@ -90,7 +90,7 @@ USER_PREDICTIONS = pa.schema(
         "outcome": _DOUBLES,
     }
 )
-"""One row per user and part: predictions of ratings or of clicks, and what came of them."""
+"""One row per user and part: predicted ratings or clicks, and the true outcomes."""
 
 TOTALS = pa.schema(
     {
@@ -114,8 +114,8 @@ LISTS_WITH_COUNTS = pa.schema(
         "item_index": _LONGS,
     }
 )
-"""One row per user and part with a list. For each item, in the order of the list: the number of training
-users who have it, and its index in the catalogue (-1: not there)."""
+"""One row per user and part with a list. Each item in list order has its number of training users, and its
+index in the catalogue (-1: not there)."""
 
 LISTING_COUNTS = pa.schema(
     {
@@ -126,11 +126,11 @@ LISTING_COUNTS = pa.schema(
         "times": pa.int64(),
     }
 )
-"""One row per task, part, item and cut-off: the number of lists that hold the item between this cut-off
-(`c`: its place among the cut-offs) and the one before. `bucket`: a range of items."""
+"""One row per task, part, item and cut-off: how many lists hold the item between this cut-off (`c`: its
+place among the cut-offs) and the one before. `bucket`: a range of items."""
 
 HISTOGRAM = pa.schema({"part": pa.string(), "c": pa.int32(), "times": pa.int64(), "items": pa.int64()})
-"""One row per part, cut-off and number of lists: the number of items in that many lists at the cut-off."""
+"""One row per part, cut-off and number of lists (`times`): how many items are in so many lists."""
 
 METRIC_ROWS = pa.schema(
     {
@@ -148,7 +148,7 @@ METRIC_ROWS = pa.schema(
         "n": pa.int64(),
     }
 )
-"""One row per metric, cut-off and slice. The table `metrics` without the run."""
+"""One row per metric, cut-off and slice. The table `metrics` without its run columns."""
 
 RANKING_COUNTS = pa.schema(
     {
@@ -156,14 +156,14 @@ RANKING_COUNTS = pa.schema(
         **dict.fromkeys(("users", "silent", "barren", "truth", "unranked", "tied"), pa.int64()),
     }
 )
-"""One row per task and part: the numbers of users, of users without output and without relevant items;
-of truth items, and of truth items that are not ranked or are tied."""
+"""One row per task and part: counts of users, users without output, users without relevant items, truth
+items, and unranked or tied truth items."""
 
 _SPARK = {pa.string(): "STRING", pa.int32(): "INT", pa.int64(): "LONG", pa.float64(): "DOUBLE"}
 
 
 def to_ddl(schema: pa.Schema) -> str:
-    """Write a schema as the DDL string that Spark expects."""
+    """Write a schema as a DDL string for Spark."""
     return ", ".join(f"{field.name} {_spark_type(field.type)}" for field in schema)
 
 

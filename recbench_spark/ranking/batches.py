@@ -1,4 +1,7 @@
-"""Conversion between Arrow batches of rankings and arrays; nothing is computed here."""
+"""Conversion between Arrow batches of rankings and arrays.
+
+Nothing is computed here.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ from recbench_spark.ranking.kernels.rankings import Rankings
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 if "pyspark.worker" in sys.modules:
-    # Spark collects garbage after every task. Without this it would visit all objects of torch and numba,
-    # which takes .2 s per task.
+    # Spark collects garbage after every task: without this it visits all objects in torch and numba, .2 s
+    # each time.
     gc.freeze()
 
 
@@ -44,7 +47,7 @@ def build_ranking_batch(
     length: npt.NDArray[np.int64],
     top_items: pa.Array | None,
 ) -> pa.RecordBatch:
-    """Build a batch of rankings from the users' columns and the positions of their truth items.
+    """Build a batch of rankings from users and truth positions.
 
     Args:
         batch: user_id, part, user_key, slices; drawn and pool where candidates were drawn, propensity for
@@ -52,7 +55,7 @@ def build_ranking_batch(
         offsets: (u + 1,) bounds of each user's truth items.
         columns: item_ids, relevance, above, tied, before, each (p,).
         length: (u,) ranked candidates.
-        top_items: (u,) lists of ids, or None.
+        top_items: (u,) id lists, or None.
     """
     bounds = pa.array(offsets, pa.int32())
     lists = {name: pa.ListArray.from_arrays(bounds, pa.array(c)) for name, c in columns.items()}
@@ -84,7 +87,10 @@ def split_by_part(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]
 
 
 def select_truth(batch: pa.RecordBatch) -> Iterator[tuple[str, str, npt.NDArray[np.bool_]]]:
-    """Yield each slice key and value in a batch, and mark the truth items with it, (p,)."""
+    """Yield each slice, and mark its truth items, (p,).
+
+    A slice is a key with a value.
+    """
     slices = batch.column("slices")
     keys = pc.unique(slices.keys).to_pylist() if len(slices) else []
     for key in keys:

@@ -1,4 +1,7 @@
-"""Candidates of each user for a ranking: given ones, or items drawn for each user. Without Spark."""
+"""Candidates for each user: given rows, or drawn items.
+
+Runs without Spark.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ from recbench_spark.storage.shared_arrays import bound_lists, flatten_lists
 
 
 class CandidateRule(NamedTuple):
-    """Kind of the rows of candidates.
+    """Meaning of the rows with candidates.
 
     Attributes:
         with_truth: truth items are candidates too, even if the rows do not list them.
-        drawn: mode of the draw, one of SAMPLED; None: given rows.
-        n_items: items of the catalogue, for draws.
+        drawn: how items are drawn, one of SAMPLED; None: given rows.
+        n_items: catalogue size, for draws.
     """
 
     with_truth: bool = False
@@ -28,15 +31,15 @@ class CandidateRule(NamedTuple):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns of the rows."""
+        """Column names in the rows."""
         return ("user_id", "candidates") if self.drawn is None else ("user_id", "part", "items")
 
 
 class Candidates(NamedTuple):
-    """Candidates that each user's truth items are ranked among.
+    """Items among which each user's truth is ranked.
 
     Attributes:
-        rows: user_id, candidates (item indices); for draws user_id, part, items of
+        rows: user_id, candidates (item indices); for draws user_id, part, items from
             `negatives.draw_candidates`.
         rule: what these rows are.
     """
@@ -46,11 +49,11 @@ class Candidates(NamedTuple):
 
 
 def add_candidates(users: pa.Table, rows: pa.Table | None, rule: CandidateRule) -> pa.Table:
-    """Add `candidates` to users who have their own; for uniform draws also `drawn` and `pool`.
+    """Add `candidates`, for uniform draws also `drawn` and `pool`.
 
     Args:
-        users: rows of `part_users.select_part_users`.
-        rows: the rows of candidates of these users; None: they have none.
+        users: rows from `part_users.select_part_users`.
+        rows: candidates for these users; None: they have none.
         rule: what these rows are.
     """
     truth, kind = users.column("items"), pa.list_(pa.int32())
@@ -62,7 +65,7 @@ def add_candidates(users: pa.Table, rows: pa.Table | None, rule: CandidateRule) 
         return users.append_column("candidates", lists)
     added = _remove_items(lists, truth) if rule.drawn is None else lists
     users = users.append_column("candidates", _join_lists(truth, added, pc.is_null(lists)))
-    # Popularity draws have no correction: it would need the popularity of every rank.
+    # A correction for popularity draws would need the popularity at every rank.
     if rule.drawn != "uniform":
         return users
     known = _count_distinct(_join_lists(truth, users.column("masked")))
@@ -71,7 +74,7 @@ def add_candidates(users: pa.Table, rows: pa.Table | None, rule: CandidateRule) 
 
 
 def _key_users(rows: pa.Table, rule: CandidateRule) -> pa.Array:
-    """Return the id of each row's user; for draws with the part."""
+    """Return each row's user id; for draws with the part."""
     ids = rows.column("user_id").combine_chunks()
     if rule.drawn is None:
         return ids
@@ -79,20 +82,20 @@ def _key_users(rows: pa.Table, rule: CandidateRule) -> pa.Array:
 
 
 def _number_pairs(lists: pa.Array) -> tuple[Ints, Ints]:
-    """Return the row and the item of each entry of lists, (e,) each."""
+    """Return row and item for each list entry, (e,) each."""
     offsets, items = flatten_lists(lists)
     return np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)), items.astype(np.int64)
 
 
 def _join_lists(first: pa.Array, second: pa.Array, mask: pa.Array | None = None) -> pa.ListArray:
-    """Concatenate both lists of each row; NULL where the mask is true."""
+    """Concatenate each row's two lists; NULL where masked."""
     rows, items = zip(_number_pairs(first), _number_pairs(second), strict=True)
     row_e, item_e = np.concatenate(rows), np.concatenate(items)
     return _make_lists(row_e, item_e, len(first), mask)
 
 
 def _remove_items(lists: pa.Array, others: pa.Array) -> pa.ListArray:
-    """Return each list without the items of another one."""
+    """Remove each second list's items from the first list."""
     (row_e, item_e), (row_o, item_o) = _number_pairs(lists), _number_pairs(others)
     is_kept = ~np.isin((row_e << 32) + item_e, (row_o << 32) + item_o)
     return _make_lists(row_e[is_kept], item_e[is_kept], len(lists))
@@ -105,6 +108,6 @@ def _make_lists(row_e: Ints, item_e: Ints, n: int, mask: pa.Array | None = None)
 
 
 def _count_distinct(lists: pa.ListArray) -> Ints:
-    """Return the number of distinct items of each list, (n,)."""
+    """Count distinct items in each list, (n,)."""
     row_e, item_e = _number_pairs(lists)
     return np.bincount(np.unique((row_e << 32) + item_e) >> 32, minlength=len(lists))

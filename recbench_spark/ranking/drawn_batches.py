@@ -1,4 +1,4 @@
-"""Draw of candidates for the users of a batch."""
+"""Draws of candidates for a batch of users."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from recbench_spark.ranking.kernels.positives import ItemLists
 def draw_batches(
     running_i: Ints, settings: CandidateDraw, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Draw items for each user of rows of `USERS`: user_id, part, items.
+    """Draw items for each user.
 
     Args:
-        running_i: (i + 1,) running sum of the items' weights, from 0.
-        settings: number of items, per user or per held-out item, and seed.
-        batches: the users.
+        running_i: (i + 1,) running sum of the item weights, from 0.
+        settings: how many items per user or per held-out item, and the seed.
+        batches: users, rows as in `USERS`.
+
+    Yields:
+        user_id, part, items.
     """
     for batch in batches:
         truth = read_item_lists(batch, "items")
@@ -34,7 +37,7 @@ def draw_batches(
 
 
 def _join_lists(one: ItemLists, other: ItemLists) -> ItemLists:
-    """Concatenate both lists of each user."""
+    """Concatenate two lists for each user."""
     user_p = np.concatenate([_read_users(one), _read_users(other)])
     order = np.argsort(user_p, kind="stable")
     items = np.concatenate([one.items_p, other.items_p])[order]

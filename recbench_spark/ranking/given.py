@@ -1,4 +1,7 @@
-"""Rankings by lists or scores of another system: functions of Arrow batches, without Spark and torch."""
+"""Rankings from another system's lists or scores.
+
+These functions change Arrow batches, without Spark and torch.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,14 @@ from recbench_spark.storage.shared_arrays import bound_lists, flatten_lists
 
 
 def rank_batches(request: RankingRequest, batches: Batches) -> Batches:
-    """Rank users by their lists, without items of `masked`: `RANKED_USERS` from `LISTED_USERS`.
+    """Rank users by their lists, without masked items.
 
     Args:
-        request: definition and length of lists; all ranks are counted.
-        batches: users with their lists; with `list_ids` where lists are requested.
+        request: definition and list length; all ranks are counted.
+        batches: users with their lists, as in `LISTED_USERS`; with `list_ids` where lists are requested.
+
+    Yields:
+        Rows of `RANKED_USERS`.
     """
     for batch in batches:
         offsets, truth_items = flatten_lists(batch.column("items"))
@@ -37,9 +43,10 @@ def rank_batches(request: RankingRequest, batches: Batches) -> Batches:
 
 
 def number_users(batch: pa.RecordBatch) -> Ints:
-    """Return the number of each user in hashes of ties: the id if it is a whole number, else its hash.
+    """Number each user for tie hashes.
 
-    Ids have up to nine digits here; an item's number is its place in the order of ids.
+    A whole number with up to nine digits is its own number; any other id is hashed. Items need no number
+    here: theirs is the place in id order.
     """
     ids = batch.column("user_id").cast(pa.string())
     is_number = pc.match_substring_regex(ids, "^(0|[1-9][0-9]{0,8})$")
@@ -51,11 +58,13 @@ def number_users(batch: pa.RecordBatch) -> Ints:
 def add_lists(
     users: pa.Table, user_r: Ints, keys_r: Ints, rows: pa.Table, request: RankingRequest
 ) -> pa.Table:
-    """Add to each user the list of the user's rows: rows of `LISTED_USERS`. The kernel orders each list.
+    """Add each user's list: rows of `LISTED_USERS`.
+
+    The kernel orders each list later.
 
     Args:
         users: one row per user.
-        user_r: (r,) index of the row's user; below 0: none of the users.
+        user_r: (r,) index of the row's user; below 0: not among the users.
         keys_r: (r,) index of the row's item in the catalogue, or a larger number.
         rows: item_id, and rank or score, or both.
         request: ids are added where it requests lists.
@@ -76,14 +85,17 @@ def add_lists(
 
 
 LISTS = {"key": "list_items", "item_id": "list_ids", "rank": "list_ranks", "score": "list_scores"}
-"""Columns of rows of lists, in the order that sorts a list, and the columns of their lists."""
+"""Columns of list rows, in sort order, and the list column made from each."""
 
 
 def group_lists(rows: pa.Table) -> pa.Table:
-    """Group rows of lists by user: user_id, and a column of LISTS for each that the rows have.
+    """Group list rows by user.
 
     Args:
         rows: user_id, key, and item_id, rank (from 1) or score: all rows of some users.
+
+    Returns:
+        user_id, and a list for each LISTS column in the rows.
     """
     names = [name for name in LISTS if name in rows.column_names]
     keys: Any = [(name, "ascending") for name in ("user_id", *names)]
@@ -132,7 +144,7 @@ def _ranking_rows(batch: pa.RecordBatch, ranked: list_kernel.RankedLists) -> pa.
 
 
 def _item_ids(batch: pa.RecordBatch, keys: npt.NDArray[np.int64]) -> pa.Array:
-    """Return the original ids of keys in the batch's lists; NULL for an empty place."""
+    """Return the original ids of listed keys; NULL: empty place."""
     distinct, first = np.unique(flatten_lists(batch.column("list_items"))[1], return_index=True)
     known = keys != list_kernel.NO_KEY
     places = np.zeros(len(keys), np.int64)

@@ -1,4 +1,7 @@
-"""Inputs of a ranking: models that score, and lists or scores of other systems. Without Spark."""
+"""Ranking inputs: scoring models, and other systems' lists or scores.
+
+Works without Spark.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,17 @@ from recbench_spark.ranking.sources import Source
 from recbench_spark.storage.blocks import ChangedRows, Rows
 
 VECTOR_ROWS = pa.schema({"user_id": pa.string(), "vector": pa.list_(pa.float32())})
-"""Vectors of users."""
+"""User vectors."""
 
 UNKNOWN_KEYS = 1 << 32
-"""Keys of items outside of the catalogue are above this number."""
+"""Items outside the catalogue get keys above this number."""
 
 
 class ScoredModel(NamedTuple):
-    """A model that scores; `vectors`: user_id, vector of its users, where the source needs vectors."""
+    """A scoring model, and its users' vectors where needed.
+
+    `vectors`: user_id, vector.
+    """
 
     source: Source
     vectors: Rows | None = None
@@ -32,10 +38,10 @@ class ScoredModel(NamedTuple):
 
 @dataclass(frozen=True)
 class GivenRows:
-    """Lists or scores of another system; the listed items are the candidates.
+    """Another system's lists or scores; only listed items are candidates.
 
     Attributes:
-        rows: user_id, item_id, and the columns of `values`.
+        rows: user_id, item_id, and the columns in `values`.
         values: rank (from 1) or score, or both.
         items: the catalogue.
         mask: a user's training items are taken out (scores) or stay in the list (lists).
@@ -47,24 +53,24 @@ class GivenRows:
     mask: bool
 
     def key_lists(self, request: RankingRequest) -> ChangedRows:
-        """Return the rows with a number for each item, for `given.group_lists`.
+        """Return the rows with item numbers, for `given.group_lists`.
 
-        Items outside of the catalogue keep their place in the list; they are never truth items. Their ids
-        are needed where lists are requested.
+        Items outside the catalogue keep their place in the list; they are never truth items. Their ids are
+        needed where lists are requested.
         """
         names = ("user_id", "key", *(["item_id"] if request.top else []), *self.values)
         key = partial(_key_rows, items=self.items)
         return ChangedRows(self.rows, ("user_id", "item_id", *self.values), key, names)
 
     def list_columns(self, request: RankingRequest) -> pa.Schema:
-        """Return the columns that `given.group_lists` makes of the rows."""
+        """Return the columns that `given.group_lists` makes."""
         names = {"list_items", *(["list_ids"] if request.top else [])}
         names |= {f"list_{name}s" for name in self.values}
         return pa.schema([field for field in LISTED_USERS if field.name in names])
 
 
 RankingInput = ScoredModel | GivenRows
-"""Input of a ranking: a model, or the output of another system."""
+"""A ranking's input: a model, or another system's output."""
 
 
 def _key_rows(rows: pa.Table, items: KnownItems) -> pa.Table:
@@ -73,7 +79,7 @@ def _key_rows(rows: pa.Table, items: KnownItems) -> pa.Table:
     codes = rows.column("item_id").combine_chunks()
     codes = codes if pa.types.is_dictionary(codes.type) else codes.dictionary_encode()
     known_d, _ = items.find(codes.dictionary)
-    # Unknown items get keys beyond the catalogue, so that they stay distinct.
+    # Unknown items get keys beyond the catalogue and so stay distinct.
     unknown_r = (hash_encoded(codes) >> np.uint64(2)).astype(np.int64) + UNKNOWN_KEYS
     key_r = np.where(known_d[codes.indices] >= 0, known_d[codes.indices], unknown_r)
     casts = {"rank": pa.int64(), "score": pa.float64()}

@@ -1,4 +1,7 @@
-"""Look-up of item ids on workers: one sorted array of ids per host, without Spark and torch."""
+"""Look-up of item ids: one sorted array per host.
+
+Needs neither Spark nor torch.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +33,10 @@ def share_items(store: FileTables, split_id: str) -> SharedRows:
 
 
 def share_rows(rows: Rows, columns: Sequence[str], scratch: str) -> SharedRows:
-    """Return rows as files that all workers read: the table's own, or a copy of what Spark must read.
+    """Return rows as files readable by all workers.
 
-    The key is of the files: another warehouse may hold other rows under the same name.
+    They are the table's own files, or a copy where only Spark can read. The key names the files: another
+    warehouse may hold other rows under the same name.
     """
     if isinstance(rows, PieceRows):
         return SharedRows(digest(rows.files, length=32), rows.files)
@@ -45,11 +49,13 @@ def share_rows(rows: Rows, columns: Sequence[str], scratch: str) -> SharedRows:
 
 @dataclass(frozen=True)
 class KnownItems:
-    """The catalogue as workers see it; `rows` has item_id, n_train, and item_index.
+    """The catalogue as workers see it, built from `rows`.
 
-    numeric: None: rows have item_index. Else workers number the rows as `item_counts.number_items` does,
-    by their ids as numbers (True) or as UTF-8 (False). trained: only items with training rows count, and
-    are numbered without a look at any other one.
+    Attributes:
+        rows: item_id, n_train, and item_index where rows have one.
+        numeric: None: rows have item_index. Else workers number the rows as `item_counts.number_items`
+            does, by their ids as numbers (True) or as UTF-8 (False).
+        trained: only items with training rows count, and they are numbered without a look at others.
     """
 
     rows: SharedRows
@@ -58,7 +64,10 @@ class KnownItems:
     trained: bool = False
 
     def build(self, rows: ds.Dataset, folder: Path) -> None:
-        """Write the rows into arrays in the order of ids: 16 bytes per item, and its id."""
+        """Write the rows as arrays in id order.
+
+        They take 16 bytes per item, and its id.
+        """
         names = ["item_id", "n_train", *(["item_index"] if self.numeric is None else [])]
         chosen = pc.field("n_train") > 0 if self.trained else None
         table = rows.to_table(columns=names, filter=chosen).sort_by("item_id")
@@ -68,7 +77,7 @@ class KnownItems:
         shared_arrays.save_array(folder, "item_index", self._index(table))
 
     def _index(self, by_bytes: pa.Table) -> Ints:
-        """Return the index of each item in the order that decides ties, (i,)."""
+        """Return each item's index in the tie-breaking order, (i,)."""
         if self.numeric is None:
             index: Ints = by_bytes.column("item_index").to_numpy().astype(np.int64)
             return np.argsort(np.argsort(index)) if self.trained else index
@@ -82,7 +91,7 @@ class KnownItems:
         return self._order("ids")
 
     def counts(self) -> Ints:
-        """Return the number of training rows of each item, by item_index, (i,)."""
+        """Return each item's training rows, by item_index, (i,)."""
         return self._order("n_train")
 
     def _order(self, name: str) -> npt.NDArray[Any]:
@@ -92,7 +101,10 @@ class KnownItems:
         return by_index
 
     def find(self, ids: pa.Array) -> tuple[Ints, Ints]:
-        """Return each id's item_index, or -1, and its training rows, or 0, (n,) each."""
+        """Return each id's item_index and training rows, (n,) each.
+
+        An unknown id has -1 and 0.
+        """
         arrays = self.rows.arrays(self.build)
         codes = ids.dictionary_encode()
         texts = np.array([text.encode() for text in codes.dictionary.to_pylist()], dtype="S")

@@ -1,4 +1,4 @@
-"""Draw of candidates for users by tasks. Without Spark."""
+"""Draws of candidates for users, by tasks without Spark."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ DRAWN = pa.schema({"user_id": pa.string(), "part": pa.string(), "items": pa.list
 def draw_candidates(
     users: Rows, catalogue: SharedRows, n_items: int, mode: str, settings: CandidateDraw
 ) -> ChangedRows:
-    """Draw items for each user among those in neither training nor truth. No shuffle.
+    """Draw items for each user outside training and truth.
 
-    A task maps the running sum of the weights: 8 bytes per item, one copy per host.
+    Shuffles nothing. A task maps the weights' running sum: 8 bytes per item, one copy per host.
 
     Args:
-        users: rows of `part_users.select_part_users`.
+        users: rows from `part_users.select_part_users`.
         catalogue: item_index, n_train.
-        n_items: items of the catalogue.
-        mode: uniform, or popularity: an item's weight is its number of training rows.
-        settings: number of items, per user or per held-out item, and seed.
+        n_items: catalogue size.
+        mode: uniform, or popularity: an item weighs as much as it has training rows.
+        settings: how many items per user or per held-out item, and the seed.
 
     Returns:
         user_id, part, items (item indices in the order drawn).

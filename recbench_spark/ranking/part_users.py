@@ -1,4 +1,7 @@
-"""The users of held-out parts, made from blocks of users: functions on Arrow tables, without Spark."""
+"""Users with held-out items, made from blocks of users.
+
+These are functions on Arrow tables, without Spark.
+"""
 
 from __future__ import annotations
 
@@ -18,31 +21,31 @@ from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.shared_arrays import bound_lists, flatten_lists
 
 BLOCK_NAMES = ("user_id", "user_key", "train_items", "train_ratings", "held_out")
-"""Columns of `user_blocks` that are read."""
+"""Columns read from `user_blocks`."""
 
 PART_USERS = pa.schema([*USERS, pa.field("history", pa.list_(pa.int32()))])
-"""`USERS`, and `history`: the training items whose rating makes them relevant."""
+"""`USERS`, and `history`: the training items with a rating that makes them relevant."""
 
 
 BLOCK_USERS = 1 << 12
-"""Users that a task changes at once."""
+"""Users changed by a task at once."""
 
 
 def map_user_blocks(store: FileTables, split_id: str, change: Change, names: Sequence[str]) -> ChangedRows:
-    """Let tasks change a split's blocks of users, some at a time.
+    """Let tasks change a split's user blocks, piece by piece.
 
     Args:
         store: the warehouse.
         split_id: the split.
         change: function from rows of `user_blocks` to a result, such as `select_part_users`.
-        names: columns of the result.
+        names: the result's columns.
     """
     rows = store.open_rows(USER_BLOCKS, "split_id", [split_id], BLOCK_USERS)
     return ChangedRows(rows, BLOCK_NAMES, change, tuple(names), BLOCK_USERS)
 
 
 def count_trained_users(blocks: Iterable[pa.Table]) -> int:
-    """Count the users who have training items."""
+    """Count users with training items."""
     lengths = (pc.list_value_length(table.column("train_items")) for table in blocks)
     return sum(pc.sum(pc.greater(length, 0)).as_py() or 0 for length in lengths)
 
@@ -50,22 +53,22 @@ def count_trained_users(blocks: Iterable[pa.Table]) -> int:
 def select_part_users(
     blocks: pa.Table, parts: Sequence[str], threshold: float | None, keep_empty: bool, *, masks: bool = True
 ) -> pa.Table:
-    """Select the users of held-out parts: rows of `PART_USERS`.
+    """Select users for held-out parts: rows of `PART_USERS`.
 
     Args:
-        blocks: rows of `user_blocks` of one split, any number of its users.
+        blocks: one split's rows of `user_blocks`, any number of its users.
         parts: valid, test, open_loop.
         threshold: rating from which a training item belongs to a user's history.
         keep_empty: keep users without truth (they count 0 under empty_users=zero).
-        masks: false where the split asks for items that training knows: then no item is masked, since a
-            mask of all others would tell which ones are asked.
+        masks: false where the split asks for items known from training: then no item is masked, since
+            masking all others would tell the answer.
     """
     train, held_out = (blocks.column(name).combine_chunks() for name in ("train_items", "held_out"))
     entry_s = _find_entries(held_out, parts).ravel()
     slot_n = np.arange(len(entry_s)) if keep_empty else np.flatnonzero(entry_s >= 0)
     user_n, part_n = slot_n // len(parts), slot_n % len(parts)
     truth = _take_entries(held_out, entry_s[slot_n])
-    # Validation items are known at the time of the test, so they are no candidates any more.
+    # Validation items are known at test time, so they are no candidates any more.
     known = pa.concat_arrays([train, _add_valid(train, held_out)])
     is_later_n = np.array([part != "valid" for part in parts])[part_n]
     masked_n = pa.array(user_n + len(blocks) * is_later_n, mask=np.full(len(user_n), not masks))
@@ -85,7 +88,10 @@ def select_part_users(
 
 
 def _find_entries(held_out: pa.MapArray, parts: Sequence[str]) -> Ints:
-    """Return the place of each user's entry for each part among the entries of all, or -1, (u, parts)."""
+    """Return each user's entry for each part, (u, parts).
+
+    An entry is its place among those of all users; -1: there is none.
+    """
     offsets = held_out.offsets.to_numpy()
     keys = held_out.keys[offsets[0] : offsets[-1]]
     part_e = pc.index_in(keys, value_set=pa.array(parts, pa.string())).fill_null(-1).to_numpy()
@@ -101,12 +107,12 @@ def _take_entries(held_out: pa.MapArray, entry_n: Ints) -> pa.StructArray:
 
 
 def empty_nulls(lists: pa.Array) -> pa.Array:
-    """Return lists, or maps, in which NULL became empty."""
+    """Return lists, or maps, with NULL made empty."""
     return pc.coalesce(lists, pa.scalar([], lists.type)) if lists.null_count else lists
 
 
 def _add_valid(train: pa.ListArray, held_out: pa.MapArray) -> pa.ListArray:
-    """Return each user's items of training and validation, ascending."""
+    """Return each user's items from training and validation, ascending."""
     entry_u = _find_entries(held_out, ["valid"]).ravel()
     valid = pc.struct_field(_take_entries(held_out, entry_u), "items")
     bounds, items = zip(flatten_lists(train), flatten_lists(valid), strict=True)
@@ -119,7 +125,7 @@ def _add_valid(train: pa.ListArray, held_out: pa.MapArray) -> pa.ListArray:
 
 
 def _select_history(train: pa.ListArray, ratings: pa.ListArray, threshold: float | None) -> pa.ListArray:
-    """Return the training items whose rating makes them relevant."""
+    """Return training items with a rating that makes them relevant."""
     offsets, items = flatten_lists(train)
     is_relevant = mark_relevant(flatten_lists(ratings)[1], threshold)
     bounds = np.concatenate([[0], np.cumsum(is_relevant)])[offsets]

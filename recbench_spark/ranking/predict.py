@@ -1,4 +1,7 @@
-"""Predictions of ratings for users' truth items, by models whose scores are ratings."""
+"""Ratings predicted for users' truth items.
+
+The models' scores are ratings.
+"""
 
 from __future__ import annotations
 
@@ -21,26 +24,26 @@ from recbench_spark.storage.packed_blocks import unpack_blocks
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 USERS, KNOWN = 0, 1
-"""Numbers of the sides: the users, and what the model knows of them."""
+"""Numbers of the sides: the users, and the model's rows about them."""
 
 USER_COLUMNS = ("user_id", "part", "user_key", "item_ids", "items", "relevance")
 
 PREDICTED = USER_PREDICTIONS.append(pa.field("unknown", pa.int32()))
 
 BATCH_USERS = 1 << 12
-"""Users whose ratings are predicted at once."""
+"""Users predicted at once."""
 
 
 @dataclass(frozen=True)
 class Predictor:
-    """A model as tasks predict by it.
+    """A model as tasks predict with it.
 
     Attributes:
-        source: scores of items; None: the rows beside the users are predictions of their items.
-        mean: prediction for a pair whose user or item the model does not know.
+        source: item scores; None: the rows beside the users are predictions for their items.
+        mean: prediction for a pair with an unknown user or item.
         column: what the rows hold beside `user_id`: `vector`, or `bias`, which is added to each score (0
             for other users).
-        scale: the bounds of a prediction; None: there are none.
+        scale: lowest and highest prediction; None: there are no bounds.
     """
 
     source: Source | None
@@ -50,24 +53,24 @@ class Predictor:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns of the rows beside the users."""
+        """Columns in the rows beside the users."""
         if self.source is None:
             return ("user_id", "part", "item_id", "prediction")
         return ("user_id", self.column)
 
 
 def predict_rows(engine: Engine, users: Rows, predictor: Predictor, known: Rows, tasks: int) -> TaskRows:
-    """Predict users' truth items. One shuffle by user.
+    """Predict users' truth items, with one shuffle by user.
 
     Args:
         engine: the runner.
-        users: rows of `part_users.select_part_users`.
+        users: rows from `part_users.select_part_users`.
         predictor: the model.
-        known: rows of the model about users.
+        known: the model's rows about users.
         tasks: number of tasks.
 
     Returns:
-        Rows of `PREDICTED`; `unknown`: number of pairs that the model does not know.
+        Rows of `PREDICTED`; `unknown`: how many pairs the model does not know.
     """
     sides = [Side(USERS, users, USER_COLUMNS), Side(KNOWN, known, predictor.columns)]
     predict = partial(_predict_sides, predictor=predictor)
@@ -89,7 +92,10 @@ def _predict_sides(sides: Sides, predictor: Predictor) -> pa.Table:
 
 
 def _look_up(batch: pa.RecordBatch, pairs: pa.Table | None, mean: float) -> tuple[Floats, Bools]:
-    """Return the stored prediction of each truth item, and which ones there are."""
+    """Return each truth item's stored prediction, and a mask.
+
+    The mask tells where there is one; elsewhere `mean` stands.
+    """
     offsets, ids = _flatten_ids(batch)
     prediction_p, known_p = np.full(len(ids), mean), np.zeros(len(ids), bool)
     if pairs is None or not len(ids):
@@ -114,7 +120,10 @@ def _flatten_ids(batch: pa.RecordBatch) -> tuple[Ints, pa.Array]:
 
 
 def _name_users(rows: pa.RecordBatch | pa.Table) -> pa.Array:
-    """Return user and part as one text; a part has no NUL in its name."""
+    """Return user and part as one text.
+
+    A part has no NUL in its name.
+    """
     column = pc.binary_join_element_wise(rows.column("part"), rows.column("user_id"), "\0")
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
@@ -122,7 +131,7 @@ def _name_users(rows: pa.RecordBatch | pa.Table) -> pa.Array:
 def _predict_batch(
     batch: pa.RecordBatch, known: pa.Table | None, predictor: Predictor, scorer: Scorer
 ) -> tuple[Floats, Bools]:
-    """Return the prediction of each truth item, and which pairs the model knows."""
+    """Return each truth item's prediction, and which pairs are known."""
     assert predictor.source is not None
     truth = read_item_lists(batch, "items")
     if predictor.column == "vector":
@@ -133,12 +142,15 @@ def _predict_batch(
     if predictor.column == "vector":
         return prediction_p, known_p
     bias_u = _find_known(batch, known, "bias", pa.float64()).fill_null(0.0).to_numpy()
-    # An item without training rows has the mean, which is its prediction: the pair counts as known.
+    # An item without training rows has the mean, its prediction: the pair counts as known.
     return prediction_p + np.repeat(bias_u, np.diff(truth.offsets_u)), truth.items_p >= 0
 
 
 def _find_known(batch: pa.RecordBatch, known: pa.Table | None, name: str, kind: pa.DataType) -> pa.Array:
-    """Return a column of the model's rows for each user; NULL for users without a row."""
+    """Return a column of the model's rows, by user.
+
+    NULL for users without a row.
+    """
     if known is None:
         return pa.nulls(batch.num_rows, kind)
     place_u = pc.index_in(batch.column("user_id"), known.column("user_id").combine_chunks())
@@ -146,7 +158,7 @@ def _find_known(batch: pa.RecordBatch, known: pa.Table | None, name: str, kind: 
 
 
 def _find_known_pairs(batch: pa.RecordBatch, truth: ItemLists, scorer: Scorer) -> Bools:
-    """Mark the pairs whose user and item the model knows."""
+    """Mark pairs whose user and item the model knows."""
     scored_p = (truth.items_p >= 0) & scorer.scored_i[np.maximum(truth.items_p, 0)]
     if "vector" not in batch.schema.names:
         return np.asarray(scored_p)
@@ -155,7 +167,7 @@ def _find_known_pairs(batch: pa.RecordBatch, truth: ItemLists, scorer: Scorer) -
 
 
 def _scores(scorer: Scorer, users: UserBlock, truth: ItemLists, known_p: Bools) -> Floats:
-    """Return the scores of the known pairs, in their order."""
+    """Return scores for the known pairs, in their order."""
     before_p = np.concatenate([[0], np.cumsum(known_p)])
     return scorer.score_listed(users, ItemLists(before_p[truth.offsets_u], truth.items_p[known_p]))
 
@@ -164,7 +176,7 @@ def _prediction_batch(
     batch: pa.RecordBatch, predicted: tuple[Floats, Bools], scale: tuple[float, float] | None
 ) -> pa.RecordBatch:
     prediction_p, known_p = predicted
-    if scale is not None:  # a number that is none becomes the highest
+    if scale is not None:  # NaN becomes the highest
         prediction_p = np.fmax(scale[0], np.fmin(scale[1], prediction_p))
     offsets, outcome = flatten_lists(batch.column("relevance"))
     bounds = pa.array(offsets, pa.int32())

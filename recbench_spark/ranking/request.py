@@ -8,17 +8,17 @@ from recbench_spark.core.definitions import Definition
 from recbench_spark.errors import ConfigError
 
 USER_CANDIDATES = ("rated", "given", "uniform", "popularity")
-"""Candidate modes in which each user has own candidates."""
+"""Candidate modes with own candidates for each user."""
 
 
 @dataclass(frozen=True)
 class RankingRequest:
-    """Settings of a ranking.
+    """Settings for a ranking.
 
     Attributes:
         definition: the evaluation definition.
-        top: length of the requested lists (0: none).
-        cutoff: largest rank that is counted; None: all. Where users have own candidates, all are counted.
+        top: list length, if lists are requested (0: none).
+        cutoff: largest rank to count; None: all. Where users have own candidates, all are counted.
     """
 
     definition: Definition
@@ -27,7 +27,7 @@ class RankingRequest:
 
 
 def refuse_hashed_ties(definition: Definition, what: str) -> None:
-    """Refuse hashed ties of ranks that are counted without lists.
+    """Refuse hashed ties where ranks are counted without lists.
 
     Raises:
         ConfigError: the definition has `ties=hashed`.

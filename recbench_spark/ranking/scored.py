@@ -1,4 +1,4 @@
-"""Rankings by a model that scores: functions of Arrow batches, without Spark."""
+"""Rankings by a scoring model, on Arrow batches without Spark."""
 
 from __future__ import annotations
 
@@ -19,20 +19,23 @@ from recbench_spark.ranking.sources import Source, ids_to_lists
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 LITTLE = 1 << 24
-"""Most multiplications without torch: they take .1 s in float64, and loading torch takes over 3 s."""
+"""Most multiplications to do without torch: they take .1 s in float64, and loading torch takes over 3 s."""
 
 
 def score_batches(
     source: Source, request: RankingRequest, batches: Batches, *, device: str = "cpu"
 ) -> Batches:
-    """Rank users by scores: rows of `RANKED_USERS` from rows of `USERS`, with one tile of scores in memory.
+    """Rank users by scores, with one tile in memory.
 
     Args:
         source: the model.
-        request: definition, length of lists, largest rank that is counted.
-        batches: users; with `history` and `vector` where the source needs them, with `candidates` where
-            users have their own.
-        device: device of torch, NUMPY_TILES or WHOLE_ROWS; for "cpu", WHOLE_ROWS where it is faster.
+        request: definition, list length, largest rank to count.
+        batches: users, rows of `USERS`; with `history` and `vector` where the source needs them, with
+            `candidates` where users have their own.
+        device: torch device, NUMPY_TILES or WHOLE_ROWS; for "cpu", WHOLE_ROWS where it is faster.
+
+    Yields:
+        Rows of `RANKED_USERS`.
     """
     scorer = source.scorer()
     item_ids = source.item_ids() if request.top else None
@@ -69,14 +72,20 @@ def _count_ranks(
 
 
 def is_little(scorer: Scorer, users: int) -> bool:
-    """Return whether all products take less time than loading torch; the ranks are the same bits."""
+    """Tell whether all products take less time than loading torch.
+
+    The ranks are the same bits.
+    """
     if scorer.products is None or "torch" in sys.modules:
         return False
     return users * len(scorer.scored_i) * max(scorer.products.dims, 1) <= LITTLE
 
 
 def user_block(batch: pa.RecordBatch, source: Source) -> UserBlock:
-    """Collect what scorers can need of a batch of users; a source with `find_users` numbers them."""
+    """Collect what scorers may need from a batch of users.
+
+    A source with `find_users` numbers them.
+    """
     vectors = None
     if "vector" in batch.schema.names:
         vectors = _vector_matrix(batch.column("vector"), source.dims)
@@ -88,7 +97,10 @@ def user_block(batch: pa.RecordBatch, source: Source) -> UserBlock:
 
 
 def _vector_matrix(column: pa.ListArray, dims: int) -> npt.NDArray[np.float32]:
-    """Return the vectors as rows of the model's width; users without one get zeros."""
+    """Return vectors as rows of the model's width.
+
+    Users without a vector get zeros.
+    """
     offsets, values = flatten_lists(column)
     has_vector = np.diff(offsets) > 0
     vectors = np.zeros((len(has_vector), dims), np.float32)
@@ -97,7 +109,10 @@ def _vector_matrix(column: pa.ListArray, dims: int) -> npt.NDArray[np.float32]:
 
 
 def _find_known_users(scorer: Scorer, users: UserBlock, batch: pa.RecordBatch) -> Bools:
-    """Mark the users whom the model knows, (u,): by their vector, and by the scorer's method `knows`."""
+    """Mark the users whom the model knows, (u,).
+
+    Their vectors tell, and the scorer's method `knows`.
+    """
     known_u = np.ones(batch.num_rows, np.bool_)
     if "vector" in batch.schema.names:
         known_u = batch.column("vector").is_valid().to_numpy(zero_copy_only=False)
@@ -105,13 +120,16 @@ def _find_known_users(scorer: Scorer, users: UserBlock, batch: pa.RecordBatch) -
 
 
 def keep_known_users(scorer: Scorer, users: UserBlock, known_u: Bools) -> Bools:
-    """Return which of the users, (u,), the scorer's method `knows` also knows; all where it has none."""
+    """Keep users whom the scorer's method `knows` marks, (u,).
+
+    A scorer without this method keeps all.
+    """
     knows = getattr(scorer, "knows", None)
     return known_u if knows is None else known_u & knows(users)
 
 
 def drop_unknown_users(known_u: Bools, truth: ItemLists, counts: RankCounts) -> RankCounts:
-    """Remove ranks and lists of users whom the model does not know."""
+    """Remove unknown users' ranks and lists."""
     if known_u.all():
         return counts
     known_p = np.repeat(known_u, np.diff(truth.offsets_u))

@@ -1,4 +1,4 @@
-"""References to models that are sent to tasks and open arrays shared by the workers of a host."""
+"""Models as references for tasks; a host's workers share arrays."""
 
 from __future__ import annotations
 
@@ -28,22 +28,23 @@ from recbench_spark.storage.shared_arrays import SharedRows
 
 Strings = npt.NDArray[np.bytes_]
 OPEN_MODELS = 2
-"""Scorers that a worker caches: a night evaluates one model after the other, one part after the other."""
+"""How many scorers a worker caches: a night evaluates one model after the other, one part after the other.
+"""
 
 
 class Source(Protocol):
-    """A model as tasks see it: its scorer, and the original ids of its catalogue."""
+    """A model for tasks: its scorer and original item ids."""
 
     @property
     def wants_history(self) -> bool:
-        """Return whether the model knows a user by the items of the user's history."""
+        """Tell whether the model knows a user by history."""
 
     @property
     def dims(self) -> int:
-        """Return the length of users' vectors; 0 where users have none."""
+        """Return how long users' vectors are; 0: there are none."""
 
     def scorer(self) -> Scorer:
-        """Return the model over the shared arrays, opened once per worker."""
+        """Return the model over shared arrays, opened once per worker."""
 
     def item_ids(self) -> Strings:
         """Return original item ids as UTF-8, by item_index, (i,)."""
@@ -51,10 +52,11 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class DotSource:
-    """Item vectors and biases; `rows` has item_index, item_id, vector, bias (NULL: not scored).
+    """Item vectors and biases, with or without a catalogue.
 
-    With a `catalogue` the rows are those of the table `embeddings` (id, vector, bias), or of a fit's file,
-    with item_id. Ids are looked up, and items outside of the catalogue are left out.
+    `rows` has item_index, item_id, vector, bias (NULL: not scored). With a `catalogue` the rows come from
+    the table `embeddings` (id, vector, bias), or from a fit's file, with item_id. Ids are looked up, and
+    items outside the catalogue are left out.
     """
 
     rows: SharedRows
@@ -74,7 +76,10 @@ class DotSource:
         return cast(Strings, self.rows.arrays(self.build)["item_ids"])
 
     def build(self, rows: ds.Dataset, folder: Path) -> None:
-        """Write the rows into arrays by item_index: 4 dims + 9 bytes per item, and its id."""
+        """Write the rows as arrays by item_index.
+
+        They take 4 dims + 9 bytes per item, and its id.
+        """
         vectors = shared_arrays.create_array(folder, "vectors", (self.n_items, self.dims), np.float32)
         bias = shared_arrays.create_array(folder, "bias", (self.n_items,), np.float64)
         scored = shared_arrays.create_array(folder, "scored", (self.n_items,), np.bool_)
@@ -108,10 +113,10 @@ class NeighbourSource:
 
     Attributes:
         rows: item_id, neighbour_id, weight.
-        n_items: size of the catalogue.
+        n_items: catalogue size.
         catalogue: the items.
-        counts: item_id, users: numbers of users of each item, and of all users (item_id NULL), to be added.
-            They give the mean that entries of a history are compared with; None: 0.
+        counts: item_id, users: how many users have each item, and how many there are (item_id NULL), to be
+            added. They give the mean with which a history's entries are compared; None: 0.
     """
 
     rows: SharedRows
@@ -132,11 +137,14 @@ class NeighbourSource:
 
     @property
     def arrays_name(self) -> SharedRows:
-        """Name of the arrays on a host, which also depend on the counts."""
+        """Name a host's arrays; counts change the name."""
         return SharedRows(f"{self.rows.key}-{self.counts.key if self.counts else 'sum'}", self.rows.files)
 
     def build(self, rows: ds.Dataset, folder: Path) -> None:
-        """Write the similarities as CSR by the item of the history: 16 bytes per pair, 8 bytes per item."""
+        """Write the similarities as CSR by the history's item.
+
+        They take 16 bytes per pair, 8 bytes per item.
+        """
         neighbours, items, weights = self._read_pairs(rows)
         order = np.lexsort((items, neighbours))
         items, weights = items[order].astype(np.int64), weights[order]
@@ -149,7 +157,7 @@ class NeighbourSource:
         shared_arrays.save_array(folder, "scored", self.catalogue.counts() > 0)
 
     def _read_pairs(self, rows: ds.Dataset) -> tuple[Ints, Ints, Floats]:
-        """Return index of neighbour and of item, and the weight, of each pair, (n,) each."""
+        """Return each pair's neighbour index, item index and weight, (n,)."""
         ids, weights = [np.empty((2, 0), np.int32)], [np.empty(0)]
         for batch in rows.to_batches(columns=["neighbour_id", "item_id", "weight"]):
             index = np.stack(
@@ -162,7 +170,10 @@ class NeighbourSource:
         return neighbours, items, np.concatenate(weights)
 
     def _means(self) -> Floats:
-        """Return the share of all users with a relevant training row of each item, (i,)."""
+        """Return the share of users with each item, (i,).
+
+        Only relevant training rows count.
+        """
         users_i, users = np.zeros(self.n_items), 0
         for batch in self.counts.dataset().to_batches() if self.counts else ():
             index = self.catalogue.find(batch.column("item_id").fill_null(""))[0]
@@ -203,7 +214,7 @@ class HashSource:
 
 
 def _save_ids(rows: ds.Dataset, n_items: int, folder: Path) -> None:
-    """Write ids as fixed-width bytes, which can be memory-mapped without pickle."""
+    """Write ids as fixed-width bytes, memory-mapped without pickle."""
     longest = max((_longest_id(batch) for batch in _ids(rows)), default=1)
     ids = shared_arrays.create_array(folder, "item_ids", (n_items,), f"S{max(longest, 1)}")
     for batch in _ids(rows):
@@ -221,7 +232,10 @@ def _longest_id(batch: pa.RecordBatch) -> int:
 
 
 def ids_to_lists(item_ids: Strings, top_items_uk: npt.NDArray[np.int64]) -> pa.Array:
-    """Return lists of original ids from item indices that are padded with -1."""
+    """Return lists of original ids from padded item indices.
+
+    The padding is -1.
+    """
     listed = top_items_uk >= 0
     offsets = np.concatenate([[0], np.cumsum(listed.sum(axis=1))]).astype(np.int32)
     texts = pa.array(item_ids[top_items_uk[listed]], pa.binary()).cast(pa.string())

@@ -1,1 +1,1 @@
-"""Comparisons of runs: paired differences, changes between nights, Simpson's paradoxes, smallest flips."""
+"""Runs compared: differences, changes between nights, paradoxes, smallest flips."""

@@ -1,10 +1,10 @@
-"""Reasons for a change of a model's mean between two nights: its users, or their results.
+"""Reasons why a model's mean changes between two nights.
 
-The difference of two published means is split, without remainder, over groups of users into the change of
-their shares and the change of their means (`analyses.comparisons.kernels.decomposition`). Groups are:
-users who stayed, left or joined; users with 1, 2-3, 4-7 ... relevant items; the labels of slices of users.
-Sums are whole numbers, so the partitioning does not change a bit.
-Axes: u users, r rows of `user_metrics`, c cut-offs, s slices; nights are 0 and 1.
+Either its users changed, or their results. The difference between two published means is split, without
+remainder, over user groups into changed shares and changed means
+(`analyses.comparisons.kernels.decomposition`). Groups are: users who stayed, left or joined; users with 1,
+2-3, 4-7 ... relevant items; the labels in user slices. Sums are whole numbers, so the partitioning does not
+change a bit. Axes: u users, r rows of `user_metrics`, c cut-offs, s slices; nights are 0 and 1.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ from recbench_spark.storage.blocks import ChangedRows, Engine, Rows, Side, Sides
 from recbench_spark.storage.packed_blocks import unpack_blocks
 
 USERS, ACTIVITY = "users", "n_relevant"
-"""The groups that every plan has, beside its slices of users."""
+"""Groups in every plan, beside its user slices."""
 
 UNLABELLED = "unknown"
-"""The group of users whose label in a slice is NULL."""
+"""The group of users with a NULL label in a slice."""
 
 
 @dataclass(frozen=True)
 class ChangePlan:
-    """Plan of an explanation: pairs of runs, metrics, cut-offs and slices of users.
+    """Changes to explain: run pairs, metrics, cut-offs, user slices.
 
     Attributes:
         pairs: (before, after), two runs of one model each.
-        metrics: names of the metrics.
+        metrics: metric names.
         ks: cut-offs; None: the whole ranking.
-        slices: keys of slices of users.
+        slices: keys of user slices.
         numbers: for models and nights with several runs, the numbers that count. `pairs` has one of these
             runs.
     """
@@ -66,26 +66,27 @@ class ChangePlan:
 
 @dataclass(frozen=True)
 class ChangeRows:
-    """Rows of `user_metrics` and of `rankings`, which hold the labels of slices, of any runs."""
+    """Rows of `user_metrics`, and of `rankings` with slice labels.
+
+    They may come from any runs.
+    """
 
     user_metrics: Rows
     rankings: Rows
 
 
 def compute_changes(engine: Engine, rows: ChangeRows, plan: ChangePlan, tasks: int) -> pa.Table:
-    """Explain changes by group of users: rows of the table `changes`.
+    """Explain changes by user group: rows of the table `changes`.
 
-    There is one row per pair of runs, part, metric, cut-off and group.
-
-    Shuffles the rows of both nights once by user (and, for slices, a label per user and run), then one
-    row per task and group. A pair has no rows where one night has no users, for instance because retention
-    removed them.
+    There is one row per run pair, part, metric, cut-off and group. Shuffles both nights' rows once by user
+    (and, for slices, a label per user and run), then one row per task and group. A pair has no rows where
+    one night has no users, for instance because retention removed them.
 
     Args:
         engine: the runner.
-        rows: values of users, and their labels.
+        rows: user values, and labels.
         plan: runs, metrics, cut-offs, slices.
-        tasks: number of tasks of the shuffles.
+        tasks: number of shuffle tasks.
     """
     columns = (*_NAMES[1:], "estimator", "run_id", "user_id", "ks", "values", "n_relevant")
     values = ChangedRows(rows.user_metrics, columns, partial(_choose_values, plan=plan), _VALUES)
@@ -101,7 +102,10 @@ def compute_changes(engine: Engine, rows: ChangeRows, plan: ChangePlan, tasks: i
 
 
 def change_measure(plan: ChangePlan) -> Measure:
-    """Return the measure for changes by group of users; it needs all rows of a user at once."""
+    """Return the measure for changes by user group.
+
+    It needs all rows of a user at once.
+    """
     return Measure(partial(_task_sums, plan), _CELL, partial(_finish, plan), ())
 
 
@@ -110,7 +114,10 @@ _VALUES = (*_USER, "metric", "definition", "ks", "values", "n_relevant")
 
 
 def _run_ids(plan: ChangePlan) -> list[str]:
-    """Return the runs of all pairs: run n is of pair n // 2, and of the night before if n is even."""
+    """Return all pairs' runs in order.
+
+    Run n belongs to pair n // 2, and to the night before if n is even.
+    """
     return [run.run_id for pair in plan.pairs for run in pair]
 
 
@@ -120,7 +127,10 @@ def _choose_values(rows: pa.Table, plan: ChangePlan) -> pa.Table:
 
 
 def _choose_labels(rows: pa.Table, plan: ChangePlan) -> pa.Table:
-    """Read each user's label in each slice; all truth items of a user have the same label."""
+    """Read each user's label in each slice.
+
+    All truth items of a user have the same label.
+    """
     chosen = select_runs(rows, _run_ids(plan)).combine_chunks()
     labels = chosen.select(_USER)
     for name, key in zip(_label_columns(plan), plan.slices, strict=True):
@@ -136,14 +146,14 @@ def _label_columns(plan: ChangePlan) -> list[str]:
 
 
 def _add_labels(sides: Sides, plan: ChangePlan) -> pa.Table:
-    """Return the values of a task's users with the labels of their run."""
+    """Return a task's user values with their run's labels."""
     rows, labels = unpack_blocks(sides.get(0, ())), unpack_blocks(sides.get(1, ()))
     if rows is None:
         return pa.table({name: [] for name in _VALUES})
     names = _label_columns(plan)
     if labels is None:
         columns = [pa.nulls(len(rows), pa.string())] * len(names)
-    else:  # a join of Arrow takes no lists
+    else:  # an Arrow join takes no lists
         places = rows.select(_USER).append_column("place", pa.array(np.arange(len(rows))))
         joined = places.join(labels, list(_USER), join_type="left outer").sort_by("place")
         columns = [joined.column(name) for name in names]
@@ -162,9 +172,10 @@ _CELL_TYPES = (pa.int32(), *(pa.string(),) * 3, pa.int32(), *(pa.string(),) * 2)
 
 @dataclass(frozen=True)
 class Cell:
-    """Some users of one pair, part, metric and definition, on both nights.
+    """Some users in one cell, on both nights.
 
-    values: (2, u, c), NaN for users left out; labels: group key -> labels, (2, u)
+    A cell is a pair, part, metric and definition. values: (2, u, c), NaN for users left out; labels: group
+    key -> labels, (2, u).
     """
 
     key: tuple[Any, ...]
@@ -173,14 +184,17 @@ class Cell:
 
 
 def _task_sums(plan: ChangePlan, batches: Batches) -> Batches:
-    """Sum the rows of some users, which are all rows of theirs."""
+    """Sum some users' rows; users must be complete."""
     for cell in _read_cells(plan, pa.Table.from_batches(batches).combine_chunks()):
         for group, sums in _group_sums(cell):
             yield _sum_batch((*cell.key, *group), sums, plan)
 
 
 def _sum_batch(key: tuple[Any, ...], sums: Ints, plan: ChangePlan) -> pa.RecordBatch:
-    """Build one row per cut-off at which the group has users; sums: (2, c, 3)."""
+    """Build one row per cut-off where the group has users.
+
+    sums: (2, c, 3).
+    """
     rows = [c for c in range(len(plan.ks)) if sums[:, c, 0].any()]
     cells = [(*key[:4], plan.ks[c], *key[4:]) for c in rows]
     keys = [pa.array([cell[n] for cell in cells], kind) for n, kind in enumerate(_CELL_TYPES)]
@@ -200,7 +214,7 @@ def _read_cells(plan: ChangePlan, table: pa.Table) -> Iterator[Cell]:
     for rows in _equal_key_ranges(keys):
         users, place_r = np.unique(user_r[rows], return_inverse=True)
         cells = (run_r[rows] % 2, place_r)
-        # Cut-offs of one user can be in several rows: one per run that owns some of them.
+        # One user's cut-offs can be in several rows: one per run that owns some of them.
         values = np.full((2, len(users), len(plan.ks)), np.nan)
         row, c = np.nonzero(~np.isnan(values_rc[rows]))
         values[cells[0][row], cells[1][row], c] = values_rc[rows[row], c]
@@ -214,7 +228,7 @@ def _read_cells(plan: ChangePlan, table: pa.Table) -> Iterator[Cell]:
 
 
 def _equal_key_ranges(keys: list[pa.Array]) -> list[Ints]:
-    """Return the row indices of each group of rows that agree in all keys."""
+    """Return row indices for each group with equal keys."""
     code = np.zeros(len(keys[0]), dtype=np.int64)
     for key in keys:
         encoded = key.dictionary_encode()
@@ -224,14 +238,20 @@ def _equal_key_ranges(keys: list[pa.Array]) -> list[Ints]:
 
 
 def activity_label(relevant: Ints) -> npt.NDArray[Any]:
-    """Name ranges of numbers of relevant items that double: 0, 1, 2-3, 4-7 ..."""
+    """Name doubling ranges: 0, 1, 2-3, 4-7 ...
+
+    They hold numbers of relevant items.
+    """
     bits = np.frexp(relevant.astype(np.float64))[1]
     names = np.array(["0", "1", *(f"{1 << b}-{(2 << b) - 1}" for b in range(1, 32))], dtype=object)
     return names[bits]
 
 
 def _group_sums(cell: Cell) -> Iterator[tuple[tuple[str, str], Ints]]:
-    """Count users and add their values exactly in each group: (2, c, 3), both nights and all cut-offs."""
+    """Count users and add their values exactly in each group.
+
+    Sums are (2, c, 3), for both nights and all cut-offs.
+    """
     has_value = ~np.isnan(cell.values)
     both, either = has_value.all(axis=0), has_value.any(axis=0)
     members = {"stayed": both, "left": either & ~has_value[1], "joined": either & ~has_value[0]}
@@ -293,7 +313,10 @@ def _finish(plan: ChangePlan, table: pa.Table) -> pa.Table:
 
 
 def _add_up(table: pa.Table) -> tuple[dict[str, Group], dict[str, Group]]:
-    """Add up the rows of all tasks: users and the exact sum of each group on both nights."""
+    """Add up all tasks' rows.
+
+    Returns each group's users and exact sum on both nights.
+    """
     nights: tuple[dict[str, Group], dict[str, Group]] = ({}, {})
     for row in table.select(["group_value", *_SUMS]).to_pylist():
         for night, when in zip(nights, ("before", "after"), strict=True):

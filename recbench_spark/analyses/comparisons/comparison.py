@@ -1,4 +1,7 @@
-"""A comparison of models as its caller sees it: rows, a table for a paper, a picture, a record in JSON."""
+"""A comparison of models, for callers to read and store.
+
+It gives rows, a table for a paper, a picture and a JSON record.
+"""
 
 from __future__ import annotations
 
@@ -47,10 +50,10 @@ SHOWN = (
         "definition",
     ),
 )
-"""Columns of a comparison in the order in which they are shown."""
+"""Columns of a comparison in the order shown."""
 
 BETTER, WORSE = "+", "-"
-"""Marks of a table for a paper."""
+"""Marks in a table for a paper."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -58,14 +61,14 @@ class Comparison:
     """Paired differences between models, each over the users of both.
 
     Attributes:
-        differences: a row for each model, part, metric and cut-off: values, difference, interval,
-            p-values, `p_holm` over the family, wins, ties and losses of users, users of one side, and
-            `detectable`: the true difference that such a test finds four times in five.
-        slices: the same differences by slices of users (`local_comparisons.OUTCOMES`).
+        differences: a row for each model, part, metric and cut-off: values, difference, interval, p-values,
+            `p_holm` over the family, wins, ties and losses by user, users of one side, and `detectable`:
+            the true difference shown by such a test four times in five.
+        slices: the same differences by user slices (`local_comparisons.OUTCOMES`).
         family: the tests over which `p_holm` is adjusted, in words.
         checks: facts about the inputs, such as users of one side alone.
-        baseline: the model that all others are compared with.
-        lower: metrics that are best when small.
+        baseline: all other models are compared with this one.
+        lower: metrics best when small.
         settings: level, replicates, seed and the smallest difference that matters.
     """
 
@@ -83,12 +86,15 @@ class Comparison:
         return frame
 
     def is_certain(self) -> pd.Series[bool]:
-        """Return for each difference whether its p by Holm is below 1 - level."""
+        """Tell for each difference whether Holm's p is below 1 - level."""
         certain: pd.Series[bool] = self.to_pandas()["p_holm"] < 1 - self.settings["level"]
         return certain
 
     def find_marks(self) -> list[str]:
-        """Return the mark of each difference: + better, - worse than the baseline, or none."""
+        """Return each difference's mark: + better, - worse, or none.
+
+        The other side is the baseline.
+        """
         frame = self.to_pandas()
         sign = np.where(frame.metric.isin(self.lower), -1.0, 1.0)
         better = frame.difference * sign > 0
@@ -97,25 +103,25 @@ class Comparison:
         return shown
 
     def describe_test(self) -> str:
-        """Return the test, its family and the number of users in one sentence."""
+        """Return test, family and number of users in one sentence."""
         users = self.to_pandas().users
         n = f"{users.min():,}" if users.min() == users.max() else f"{users.min():,} to {users.max():,}"
         alpha = f"{1 - self.settings['level']:.3g}"
         return f"Two-sided paired t-test over {n} users, p by Holm below {alpha} over {self.family}."
 
     def to_latex(self, path: str | PathLike[str] | None = None, digits: int = 4) -> str:
-        """Return a table of values for a paper, with marks that its caption explains; it needs booktabs.
+        """Return a LaTeX table of values, with marks.
 
-        Where a model was compared on other users than another, its cells hold the value of the baseline on
-        these users in parentheses.
+        Its caption explains the marks; it needs the package booktabs. Where models were compared on
+        different users, a cell adds the baseline's value on the same users in parentheses.
 
         Args:
-            path: file that the text is also written to.
+            path: file to write the text to.
             digits: digits behind the point.
         """
         frame = self._add_cells(digits)
         columns = list(dict.fromkeys(frame.figure))
-        # A baseline with one value in each column has a row of its own.
+        # A baseline with one value in each column has its own row.
         alone = bool((frame.groupby("figure").other_value.nunique(dropna=False) == 1).all())
         lines = []
         if alone:
@@ -153,10 +159,12 @@ class Comparison:
         return " & ".join([escape_latex(model), *cells]) + r" \\"
 
     def plot(self, path: str | PathLike[str] | None = None) -> Figure:
-        """Draw each difference with its interval, beside 0 and the smallest difference that matters.
+        """Draw each difference with its interval.
+
+        Lines mark 0 and the smallest difference that matters.
 
         Args:
-            path: file that the picture is also written to; its ending decides the format.
+            path: file to write the picture to; its ending decides the format.
         """
         with explain_missing():
             from matplotlib.figure import Figure as Canvas  # noqa: PLC0415
@@ -185,7 +193,7 @@ class Comparison:
         return save_figure(figure, path)
 
     def to_record(self) -> dict[str, Any]:
-        """Return the comparison as values that JSON holds; numbers keep all their digits."""
+        """Return the comparison as JSON values, with all digits."""
         return {
             "version": __version__,
             "baseline": self.baseline,
@@ -197,10 +205,12 @@ class Comparison:
         }
 
     def save(self, folder: str | PathLike[str]) -> list[Path]:
-        """Write the differences and slices as Parquet, all of it as JSON, and the table for a paper.
+        """Write the comparison to files; return their paths.
+
+        Differences and slices are Parquet, all of it is JSON, and the table for a paper is LaTeX.
 
         Args:
-            folder: it is made where it does not exist; files of these names are replaced.
+            folder: created if absent; files with these names are replaced.
         """
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
@@ -213,7 +223,7 @@ class Comparison:
         return [place / name for name in names]
 
     def describe(self) -> list[str]:
-        """Return the table, the family and the checks as lines for a terminal."""
+        """Return table, family and checks as lines for a terminal."""
         names = [
             *("part", "metric", "k", "model", "other", "value", "other_value", "difference", "ci_low"),
             *("ci_high", "p_t", "p_holm", "p_randomisation", "p_bootstrap", "p_wilcoxon", "detectable"),
@@ -226,11 +236,11 @@ class Comparison:
         return [text, self.describe_test(), *marks]
 
     def __repr__(self) -> str:
-        """Return the table, the family and the checks as text."""
+        """Return table, family and checks as text."""
         return "\n".join(self.describe())
 
     def _repr_html_(self) -> str:
-        """Return the differences, their family, the checks and the slices, as a notebook shows them."""
+        """Return differences, family, checks and slices for a notebook."""
         frame = self.to_pandas()
         shown = frame.assign(k=frame["k"].astype("string").fillna(""))
         number = "{:.4g}".format
@@ -248,7 +258,7 @@ class Comparison:
 
 
 def _make_plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row with dates as text and numbers that are none as None."""
+    """Return a JSON row: dates as text, NaN as None."""
     plain = {name: str(value) if isinstance(value, date) else value for name, value in row.items()}
     return {
         name: None if isinstance(value, float) and not np.isfinite(value) else value

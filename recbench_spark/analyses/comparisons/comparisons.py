@@ -1,9 +1,10 @@
-"""Significance tests of differences between runs: pairs of models of a night, and models and their past.
+"""Tests of differences between runs, by night or over time.
 
-Users stay in tasks. Each task turns its users into whole numbers (see
-`analyses.comparisons.kernels.significance`), m x m and replicates x m for m models, key by key. These are
-added up in one group per metric and cut-off, and the tests are computed from the sums. The partitioning
-does not change the numbers. Axes: u users, m models of a group, c cut-offs, r replicates, x pairs.
+Compared are all models of a night, and each model with its past. Users stay in tasks. Each task turns its
+users into whole numbers (see `analyses.comparisons.kernels.significance`), m x m and replicates x m for m
+models, key by key. These are added up in one group per metric and cut-off, and the tests are computed from
+the sums. The partitioning does not change the numbers. Axes: u users, m models in a group, c cut-offs, r
+replicates, x pairs.
 """
 
 from __future__ import annotations
@@ -49,13 +50,13 @@ from recbench_spark.storage.packed_blocks import Block
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 COLUMNS = (*KEY, "estimator", "run_id", "user_id", "ks", "values")
-"""Columns of `user_metrics` that are compared."""
+"""Compared columns of `user_metrics`."""
 
 
 def metric_scales(user_metrics: Rows, metrics: Sequence[str]) -> dict[str, float]:
-    """Compute `ComparisonPlan.scales` of unbounded metrics from their largest values.
+    """Compute `ComparisonPlan.scales` for unbounded metrics.
 
-    Cost: one scan; rows are not shuffled.
+    They follow from the largest values. Cost: one scan; rows are not shuffled.
     """
     largest: dict[str, float | None] = {}
     sizes = user_metrics.each(("metric", "definition", "values"), partial(_find_largest_values, metrics))
@@ -73,7 +74,10 @@ def _find_largest_values(
 
 
 def find_largest(user_metrics: pa.Table) -> dict[tuple[str, str], float | None]:
-    """Return the largest absolute value of each metric and definition in rows of `user_metrics`."""
+    """Return the largest absolute value by metric and definition.
+
+    user_metrics: rows of the table.
+    """
     largest: dict[tuple[str, str], float | None] = {}
     for pair in user_metrics.select(["metric", "definition"]).group_by(["metric", "definition"]).aggregate(
         []
@@ -91,16 +95,17 @@ def find_largest(user_metrics: pa.Table) -> dict[tuple[str, str], float | None]:
 
 
 def compare(user_metrics: Rows, plan: ComparisonPlan, earlier: EarlierLooks, tasks: int) -> pa.Table:
-    """Compare runs: one row per difference, with the columns of `comparisons` that the numbers decide.
+    """Compare runs: one row per difference.
 
-    Shuffles the rows once by user, then a row per task, metric, cut-off and group, with the counts
-    of differences to the baselines (at most 2^17 different ones each). The driver holds the results.
+    Rows have the columns of `comparisons` computed from the numbers. Shuffles the rows once by user, then a
+    row per task, metric, cut-off and group, with counted differences from the baselines (at most 2^17
+    different ones each). The driver holds the results.
 
     Args:
-        user_metrics: rows of the table, of any runs.
+        user_metrics: rows of the table, from any runs.
         plan: runs, groups, metrics, tests.
         earlier: looks at the data on earlier nights.
-        tasks: number of tasks of the shuffles.
+        tasks: number of shuffle tasks.
     """
     n = plan.tasks(tasks)
     users = user_metrics.deal(COLUMNS, partial(_deal_users, plan=plan, tasks=n), n)
@@ -118,7 +123,7 @@ def _deal_users(tables: Iterable[pa.Table], plan: ComparisonPlan, tasks: int) ->
 
 
 def select_holdout(rows: pa.Table, metrics: Sequence[str]) -> pa.Table:
-    """Return the rows of some metrics without estimates."""
+    """Return some metrics' rows without estimates."""
     wanted = pc.is_in(rows.column("metric"), value_set=pa.array(metrics, pa.string()))
     return rows.filter(pc.and_(wanted, pc.equal(rows.column("estimator"), HOLDOUT)))
 
@@ -134,17 +139,23 @@ _TOTALS = pa.schema(
         **dict.fromkeys((*_SUMS, *_STEPS), pa.list_(pa.int64())),
     }
 )
-"""Sums of a cell; or, with a member, differences from the baseline in steps, and the users of each."""
+"""A cell's sums; or, with a member, differences from the baseline in steps, and the users of each."""
 
 
 def difference_measure(plan: ComparisonPlan) -> Measure:
-    """Return the measure for the tests of all pairs; it needs all rows of a user at once."""
+    """Return the measure testing all pairs.
+
+    It needs all rows of a user at once.
+    """
     needs = (*KEY, "user_id", "user_key", "run", "ks", "values")
     return Measure(partial(_sum_pairs, plan), CELL, partial(_finish, plan), needs)
 
 
 def _sum_pairs(plan: ComparisonPlan, batches: Batches) -> Batches:
-    """Sum the rows of some users, `sort_by_user`: rows of `_TOTALS`, key by key."""
+    """Sum some users' rows: rows of `_TOTALS`, key by key.
+
+    Input rows are sorted by `sort_by_user`.
+    """
     key: tuple[str, str, str] | None = None
     total: PairSums = {}
     steps: dict[tuple[int, int, int], Counter[int]] = {}
@@ -162,7 +173,7 @@ def _sum_pairs(plan: ComparisonPlan, batches: Batches) -> Batches:
 def _add_steps(
     total: dict[tuple[int, int, int], Counter[int]], side: PairedValues, plan: ComparisonPlan
 ) -> None:
-    """Count the users of each difference from a baseline, for Wilcoxon's test."""
+    """Count users by difference from a baseline, for Wilcoxon's test."""
     for number, group in enumerate(plan.groups):
         values_umc = group_values(side, group, plan)
         for c, k in enumerate(plan.ks):
@@ -197,7 +208,10 @@ def _pack_sums(
 
 
 def _finish(plan: ComparisonPlan, table: pa.Table) -> pa.Table:
-    """Test all pairs of a cell from the rows of `_TOTALS` of all tasks."""
+    """Test all pairs in a cell.
+
+    table: its rows of `_TOTALS`, from all tasks.
+    """
     key = tuple(table.column(name)[0].as_py() for name in CELL)
     is_step = pc.is_valid(table.column("member"))
     sums = _add_up(table.filter(pc.invert(is_step)), len(plan.groups[key[-1]].runs))
@@ -217,7 +231,7 @@ def _add_up(table: pa.Table, m: int) -> list[Ints]:
 
 
 def _test_ranks(table: pa.Table) -> dict[int, float]:
-    """Return the p-value of Wilcoxon's test of each member."""
+    """Return each member's p-value by Wilcoxon's test."""
     p_values = {}
     for member in pc.unique(table.column("member")).to_pylist():
         own = table.filter(pc.equal(table.column("member"), member))
@@ -235,7 +249,10 @@ LOOK_KEY = ("model", "other", "part", "metric", "definition", "k")
 
 
 class Look(NamedTuple):
-    """Sums of a difference on earlier nights: nights, users, and their sum and sum of squares."""
+    """A difference's sums on earlier nights.
+
+    They are nights, users, and the users' sum and sum of squares.
+    """
 
     nights: int
     seen: int
@@ -248,9 +265,10 @@ EarlierLooks = Mapping[tuple[Any, ...], Look]
 
 
 def sum_looks(earlier: Iterable[Mapping[str, Any]]) -> dict[tuple[Any, ...], Look]:
-    """Sum rows of `comparisons` of earlier nights, in their order, for both directions of a pair.
+    """Sum earlier nights' rows of `comparisons`, in their order.
 
-    Rows without a standard error, which needs at least two users, are left out.
+    Both directions of a pair get sums. Rows without a standard error, which needs at least two users, are
+    left out.
     """
     looks: dict[tuple[Any, ...], Look] = {}
     for row in earlier:
@@ -268,7 +286,10 @@ def sum_looks(earlier: Iterable[Mapping[str, Any]]) -> dict[tuple[Any, ...], Loo
 
 
 def _add_earlier_looks(results: pa.Table, earlier: EarlierLooks) -> pa.Table:
-    """Add users, sum and sum of squares of the same differences on earlier nights."""
+    """Add users, sum and squares from earlier nights.
+
+    They belong to the same differences.
+    """
     looks = [
         earlier.get(tuple(row[name] for name in LOOK_KEY)) if row["kind"] == "pair" else None
         for row in results.select([*LOOK_KEY, "kind"]).to_pylist()
@@ -281,7 +302,10 @@ def _add_earlier_looks(results: pa.Table, earlier: EarlierLooks) -> pa.Table:
 
 
 def adjust_families(results: pa.Table, plan: ComparisonPlan) -> pa.Table:
-    """Add the columns that need all results of a kind and part: models^2 x metrics x cut-offs rows."""
+    """Add columns computed from all results of a kind and part.
+
+    These are models^2 x metrics x cut-offs rows.
+    """
     kinds = dict.fromkeys(zip(*(results.column(n).to_pylist() for n in ("kind", "part")), strict=True))
     finished = []
     for kind, part in kinds:

@@ -1,9 +1,9 @@
-"""Numbers of models that have several runs on one night: each number belongs to one of these runs.
+"""Current numbers of models with several runs on one night.
 
-A model that was evaluated again with other metrics has two runs, and each of them owns some of the numbers
-that count (the view `current_metrics`). One run represents the model and night in a plan. `gather_rows`
-moves the rows of all these numbers to it, and `name_owners` puts the owner of each number back into the
-results.
+Each number belongs to one of these runs. A model evaluated again with other metrics has two runs, and each
+owns some of the numbers that count (the view `current_metrics`). One run stands for the model and night in
+a plan. `gather_rows` moves the rows of all these numbers to it, and `name_owners` puts each number's owner
+back into the results.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ import pyarrow.compute as pc
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 WHOLE_RANKING = 0
-"""Value for NULL, the whole ranking, in look-ups of cut-offs."""
+"""Stands for NULL, the whole ranking, in look-ups by cut-off."""
 
 _NUMBER = ("part", "metric", "definition")
 
 
 @dataclass(frozen=True, order=True)
 class CountedNumber:
-    """A number that counts, of a model and night with several runs.
+    """A number that counts, for a model with several runs.
 
     Attributes:
-        run_id: the run that represents the model and night.
+        run_id: the run standing for the model and night.
         owner: the run whose number counts.
         part, metric, definition: as in the table `metrics`.
         k: cut-off; WHOLE_RANKING: the whole ranking.
@@ -44,13 +44,13 @@ class CountedNumber:
 
 
 def gather_rows(rows: pa.Table, numbers: Sequence[CountedNumber]) -> pa.Table:
-    """Return rows of `user_metrics` with all numbers of a model and night under one run.
+    """Gather a model's numbers of one night under one run.
 
-    Rows of runs that share no numbers stay as they are.
+    Rows of runs without shared numbers stay as they are.
 
     Args:
-        rows: rows of the table, of any runs.
-        numbers: all numbers that count, of each model and night with several runs.
+        rows: rows of `user_metrics`, from any runs.
+        numbers: all numbers that count, for each model and night with several runs.
     """
     if not numbers:
         return rows
@@ -65,7 +65,10 @@ def gather_rows(rows: pa.Table, numbers: Sequence[CountedNumber]) -> pa.Table:
 
 
 def _take_cutoffs(rows: pa.Table, standing: str, *owned: Any) -> pa.Table:
-    """Return the rows of a number's owner under another run, with some of their cut-offs."""
+    """Return the owner's rows under another run.
+
+    Only the owned cut-offs stay.
+    """
     *key, ks = owned
     for name, value in zip(("run_id", *_NUMBER), key, strict=True):
         rows = rows.filter(pc.equal(rows.column(name), value))
@@ -81,12 +84,14 @@ def _take_cutoffs(rows: pa.Table, standing: str, *owned: Any) -> pa.Table:
         columns[name] = pa.ListArray.from_arrays(bounds, flat, type=kind)
     for name, column in columns.items():
         place = rows.schema.get_field_index(name)
-        rows = rows.set_column(place, rows.schema.field(place), column)  # the type of the other rows
+        rows = rows.set_column(place, rows.schema.field(place), column)  # the other rows' type
     return rows.filter(pc.greater(pc.list_value_length(rows.column("ks")), 0))
 
 
 def name_owners(results: pa.Table, numbers: Sequence[CountedNumber]) -> pa.Table:
-    """Return results whose `run_id` and `other_run_id` are those of the runs that own the numbers.
+    """Rename runs in results to the owners of the numbers.
+
+    `run_id` and `other_run_id` change.
 
     Args:
         results: with columns run_id, other_run_id, part, metric, definition, k.

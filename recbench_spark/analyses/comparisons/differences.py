@@ -1,8 +1,8 @@
-"""Differences between runs from paired values: the arrays behind `comparisons`.
+"""Differences between runs from paired values, behind `comparisons`.
 
 Users add to whole numbers (see `analyses.comparisons.kernels.significance`), key by key, and the tests of
-all pairs follow from the sums. So an engine, a partitioning or an order of users changes no bit.
-Axes: u users, m models of a group, c cut-offs, r replicates, x pairs.
+all pairs follow from the sums. So no engine, partitioning or user order changes a bit. Axes: u users, m
+models in a group, c cut-offs, r replicates, x pairs.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 HOLDOUT = "holdout"
 PAYLOAD = 1 << 30
-"""Largest number of bytes of partial sums that one group of the last step receives."""
+"""Most bytes of partial sums received by one group in the last step."""
 
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """A run in a comparison: one model on one night."""
+    """One model on one night, to be compared."""
 
     run_id: str
     model: str
@@ -42,9 +42,9 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class ComparisonGroup:
-    """Runs that are compared with one another, by their index in `ComparisonPlan.runs`.
+    """Runs compared with one another, as indices in `ComparisonPlan.runs`.
 
-    kind: pair (all models of a night), previous or baseline (a model and an earlier run of it).
+    kind: pair (all models of a night), previous or baseline (a model and its earlier run).
     """
 
     kind: str
@@ -53,12 +53,12 @@ class ComparisonGroup:
 
 @dataclass(frozen=True)
 class ComparisonPlan:
-    """Plan of a comparison: runs, groups, metrics, cut-offs and settings of the tests.
+    """Runs, groups, metrics, cut-offs and test settings to compare by.
 
     Attributes:
-        baselines: (part, metric, k) -> index in `runs` of the model that all others are compared with.
-        scales: metric -> power of two that brings its values below 1, for metrics that exceed 1.
-        lower: metrics that are best when small.
+        baselines: (part, metric, k) -> index in `runs`; all other models are compared with this one.
+        scales: metric -> power of two to bring its values below 1, for metrics exceeding 1.
+        lower: metrics best when small.
         numbers: for models and nights with several runs, the numbers that count. `runs` has one of these
             runs.
     """
@@ -77,23 +77,32 @@ class ComparisonPlan:
     numbers: tuple[CountedNumber, ...] = ()
 
     def scale(self, metric: str) -> float:
-        """Return the factor by which values of a metric are multiplied before they are added up."""
+        """Return a metric's factor, applied before values are added up."""
         return (self.scales or {}).get(metric, 1.0)
 
     def baseline(self, group: ComparisonGroup, part: str, metric: str, k: int | None) -> int | None:
-        """Return the index within the group of the run that the others are compared with, or None."""
+        """Return the index of the group's baseline; None: no baseline.
+
+        All other runs in the group are compared with it.
+        """
         if group.kind != "pair":
             return 1
         place = self.baselines.get((part, metric, k))
         return group.runs.index(place) if place in group.runs else None
 
     def tasks(self, requested: int) -> int:
-        """Return the number of partitions: as requested, or fewer where partial sums would be too large."""
+        """Return the number of partitions, small enough for partial sums.
+
+        As requested, or fewer where partial sums would be too large.
+        """
         return max(1, min(requested, PAYLOAD // self._group_bytes))
 
     def finishing_tasks(self, tasks: int) -> int:
-        """Return the number of tasks that finish cells, so that each receives about PAYLOAD at most."""
-        cells = 2 * len(self.metrics) * len(self.ks) * len(self.groups)  # of both parts
+        """Return how many tasks finish cells.
+
+        Each then receives about PAYLOAD at most.
+        """
+        cells = 2 * len(self.metrics) * len(self.ks) * len(self.groups)  # in both parts
         return max(tasks, -(-cells * tasks * self._group_bytes // PAYLOAD))
 
     @property
@@ -103,21 +112,21 @@ class ComparisonPlan:
 
 
 def scale_values(largest: Mapping[str, float | None]) -> dict[str, float]:
-    """Return `ComparisonPlan.scales` from the largest absolute value of each metric."""
+    """Return `ComparisonPlan.scales` from each metric's largest absolute value."""
     return {name: min(1.0, scaling(value) / 1024) for name, value in largest.items() if value}
 
 
 # ------------------------------------------------------------------------------- sums of users
 
 CELL = ("part", "metric", "definition", "k", "group")
-"""Columns of the key of one set of sums."""
+"""Key columns for one set of sums."""
 
 PairSums = dict[tuple[int, int], list[Ints]]
-"""Sums of one key: (cut-off, group) -> pair sums (9, m, m), and three arrays (r, m)."""
+"""One key's sums: (cut-off, group) -> pair sums (9, m, m), and three arrays (r, m)."""
 
 
 def add_users(total: PairSums, side: PairedValues, plan: ComparisonPlan) -> None:
-    """Add the users of a chunk to the sums of its key."""
+    """Add a chunk's users to the sums for its key."""
     for number, group in enumerate(plan.groups):
         values_umc = group_values(side, group, plan)
         for c, sums in enumerate(sum_users(side.keys_u, values_umc, plan.bootstrap)):
@@ -129,7 +138,10 @@ def add_users(total: PairSums, side: PairedValues, plan: ComparisonPlan) -> None
 
 
 def group_values(side: PairedValues, group: ComparisonGroup, plan: ComparisonPlan) -> Floats:
-    """Return the scaled values of the runs of a group, (u, m, c); of two nights, only users of both."""
+    """Return a group's scaled values by run, (u, m, c).
+
+    Between two nights, only users of both count.
+    """
     values = side.values_unc[:, list(group.runs)] * plan.scale(side.key[1])
     if group.kind != "pair":
         values[np.isnan(values).any(axis=1, keepdims=True).repeat(values.shape[1], axis=1)] = np.nan
@@ -150,12 +162,15 @@ def sum_users(keys_u: Ints, values_umc: Floats, boot: Bootstrap) -> list[list[In
 
 
 def make_scalar(name: str, value: Any) -> pa.Array:
-    """Return a value of CELL as an array of one."""
+    """Return a CELL value as a one-element array."""
     return pa.array([value], pa.int32() if name in ("k", "group") else pa.string())
 
 
 def count_steps(values_um: Floats, baseline: int) -> Iterator[tuple[int, Ints, Ints]]:
-    """Yield each other model's place, its differences from the baseline in steps, and users of each."""
+    """Yield other models' places, differences in steps, and users.
+
+    Differences are taken from the baseline.
+    """
     for m in range(values_um.shape[1]):
         difference = values_um[:, m] - values_um[:, baseline]
         steps, users = np.unique(
@@ -186,18 +201,18 @@ RESULTS = pa.schema(
         "verdict": pa.string(),
     }
 )
-"""Columns of the tests of all pairs."""
+"""Columns with the tests of all pairs."""
 
 
 def finish_cell(plan: ComparisonPlan, key: tuple[Any, ...], sums: list[Ints]) -> pa.Table:
-    """Compute the tests of all pairs of a group.
+    """Compute all pair tests in a group.
 
     Too few users to show a difference (`count_fewest_users`) have no verdict, and no interval of width 0.
 
     Args:
         plan: runs, groups and settings.
-        key: values of CELL.
-        sums: pair sums (9, m, m), and the sums of bootstrap, of its weights, and of signs, (r, m).
+        key: values for CELL.
+        sums: pair sums (9, m, m), and bootstrap sums, their weights, and sign sums, (r, m).
     """
     part, metric, _, k, number = key
     group = plan.groups[number]
@@ -218,7 +233,7 @@ def finish_cell(plan: ComparisonPlan, key: tuple[Any, ...], sums: list[Ints]) ->
 
 
 def _pairs_with_baseline(m: int, baseline: int | None) -> tuple[Ints, Ints]:
-    """Return every pair once, with the baseline as the second run."""
+    """Return every pair once, with the baseline second."""
     a, b = np.triu_indices(m, 1)
     swap = a == (-1 if baseline is None else baseline)
     return np.where(swap, b, a), np.where(swap, a, b)
@@ -267,14 +282,14 @@ def _pair_columns(
     }
     direction = -1.0 if metric in plan.lower else 1.0
     bounds = np.sort(np.stack([low, high], axis=1) / scale * direction, axis=1)
-    bounds[too_few] = np.nan  # which is unclear
+    bounds[too_few] = np.nan  # an unclear verdict
     verdicts = [kernel.practical_verdict(x, y, plan.min_users) for x, y in bounds.tolist()]
     columns = {name: _nullable(numbers) for name, numbers in estimates.items()}
     return {**columns, "users": pa.array(pairs.users[a, b]), "verdict": pa.array(verdicts, pa.string())}
 
 
 def _means(pair_sums: Ints) -> Floats:
-    """Return the mean of model a over the users whom it shares with b, (m, m)."""
+    """Return model means over users shared with others, (m, m)."""
     total = pair_sums[1].astype(np.float64) * 2.0**kernel.HALF_BITS + pair_sums[2]
     means: Floats = np.full(total.shape, np.nan)
     np.divide(total * kernel.UNIT, pair_sums[0], out=means, where=pair_sums[0] > 0)
@@ -298,11 +313,11 @@ ADJUSTED = pa.schema(
         "regressed": pa.bool_(),
     }
 )
-"""Columns that need all results of a kind and part."""
+"""Columns computed from all results of a kind and part."""
 
 
 def finish_family(plan: ComparisonPlan, table: pa.Table) -> pa.Table:
-    """Add the columns that need all results of a kind and part."""
+    """Add columns computed from all results of a kind and part."""
     p_x = _floats(table, "p_t")
     baseline_x = np.asarray(table.column("with_baseline").to_numpy(), dtype=bool)
     columns: dict[str, Any] = {
@@ -330,14 +345,20 @@ def _floats(table: pa.Table, name: str) -> Floats:
 def _adjust_by_family(
     adjust: Callable[[Floats], Floats], p_x: Floats, baseline_x: npt.NDArray[np.bool_]
 ) -> Floats:
-    """Adjust p-values: comparisons with the baseline are their own family, all pairs are the other."""
+    """Adjust p-values as all pairs, then those with the baseline.
+
+    Comparisons with the baseline are their own family.
+    """
     adjusted = adjust(p_x)
     adjusted[baseline_x] = adjust(p_x[baseline_x])
     return adjusted
 
 
 def _sequential_columns(plan: ComparisonPlan, row: Mapping[str, Any]) -> tuple[float | None, ...]:
-    """Return the number of looks, the users at all of them, and the interval that is valid at all looks."""
+    """Return looks, users at all looks, and the valid interval.
+
+    The interval holds at all looks together.
+    """
     if row["kind"] != "pair" or row["stderr"] is None:
         return (None,) * 4
     n, mean = row["users"], row["difference"]
@@ -350,7 +371,10 @@ def _sequential_columns(plan: ComparisonPlan, row: Mapping[str, Any]) -> tuple[f
 
 
 def find_regression(plan: ComparisonPlan, row: Mapping[str, Any]) -> tuple[float | None, bool]:
-    """Return the smallest drop that a rule allows, and whether the result drops by more."""
+    """Return a rule's smallest allowed drop, and the verdict.
+
+    The verdict tells whether the result drops by more.
+    """
     applicable = [rule for rule in plan.rules if _rule_applies(rule, row)]
     if not applicable:
         return None, False

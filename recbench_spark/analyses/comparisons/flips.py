@@ -1,12 +1,12 @@
-"""Smallest set of items, or of users, whose removal reverses the order of two models.
+"""Smallest sets of items or users that decide a verdict.
 
-The contribution of a truth item to an additive metric is rounded to 2^-30. Contributions are added up by
-item, or by user, for each run; as whole numbers they have the same sum in any order. Passes over buckets of
-bits (`analyses.comparisons.kernels.paradoxes`) then select the largest differences between two runs, for
-all verdicts at once and with the same answer as a sort. A verdict compares sums over users. It is also a
-verdict on the means where both models are averaged over the same users.
-The denominator of NDCG and recall, the best that a user could get, does not change.
-Axes: p truth items, n items or users, m models, c columns (metric x cut-off), b buckets.
+Without the set, the order of two models reverses. A truth item's contribution to an additive metric is
+rounded to 2^-30. Contributions are added up by item, or by user, for each run; as whole numbers they have
+the same sum in any order. Passes over buckets of bits (`analyses.comparisons.kernels.paradoxes`) then
+select the largest differences between two runs, for all verdicts at once and with the same answer as a
+sort. A verdict compares sums over users. It is also a verdict on means if both models are averaged over the
+same users. The denominator in NDCG and recall, the best possible value for a user, does not change. Axes: p
+truth items, n items or users, m models, c columns (metric x cut-off), b buckets.
 """
 
 from __future__ import annotations
@@ -40,15 +40,18 @@ from recbench_spark.storage.packed_blocks import Block, partition_rows
 
 ITEMS, USERS = "items", "users"
 SHOWN_IDS = 20
-"""Number of ids that are reported of each set."""
+"""How many ids are reported per set."""
 
 CELLS = 1 << 22
-"""Ids x models x columns that are processed at once: 32 MB."""
+"""Ids x models x columns processed at once: 32 MB."""
 
 
 @dataclass(frozen=True)
 class ModelPair:
-    """A verdict to examine: two models (indices of the plan's runs), a column, and what is removed."""
+    """A verdict to examine: two models, a column, removed members.
+
+    Models are indices in the plan's runs; members are items or users.
+    """
 
     removed: str
     part: str
@@ -59,7 +62,10 @@ class ModelPair:
 
 @dataclass(frozen=True)
 class FlipPlan:
-    """Runs of one split, additive metrics (see `additive_metrics`), cut-offs, and pairs of models."""
+    """A split's runs, additive metrics, cut-offs, and model pairs.
+
+    See `additive_metrics`.
+    """
 
     runs: tuple[ComparedRun, ...]
     metrics: tuple[str, ...]
@@ -69,12 +75,12 @@ class FlipPlan:
 
     @property
     def columns(self) -> list[tuple[str, int | None]]:
-        """Return metric and cut-off of each column."""
+        """Return each column's metric and cut-off."""
         return metric_columns(self.metrics, self.ks)
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """Return the held-out parts of the pairs."""
+        """Return the pairs' held-out parts."""
         return tuple(sorted({pair.part for pair in self.pairs}))
 
     @property
@@ -85,15 +91,15 @@ class FlipPlan:
 
 @dataclass(frozen=True)
 class FlipVerdict:
-    """Result for one pair.
+    """One pair's smallest set, and what led to it.
 
     Attributes:
         pair: the two models, the column, and what is removed.
-        sign: sign of the difference of the two models.
-        total: sum of the difference.
-        n_candidates: number of items or users that contribute.
+        sign: sign of the models' difference.
+        total: the summed difference.
+        n_candidates: how many items or users contribute.
         flip: the smallest set; None: no set reverses the verdict.
-        ids: the first ids of the set.
+        ids: the set's first ids.
         contributions: their contributions.
     """
 
@@ -107,26 +113,27 @@ class FlipVerdict:
 
 
 def additive_metrics(metrics: Sequence[str], definition: Definition) -> tuple[str, ...]:
-    """Select the metrics that are sums over items under a definition."""
+    """Select metrics that are sums over items under a definition."""
     settings = exposure.EstimatorSettings()
     return tuple(m for m in metrics if exposure.reason("snips_global", m, definition, settings) is None)
 
 
 def metric_columns(metrics: Sequence[str], ks: Sequence[int]) -> list[tuple[str, int | None]]:
-    """List metric and cut-off of each column, in order."""
+    """List each column's metric and cut-off, in order."""
     return [(metric, k) for metric in metrics for k in exposure.columns(metric, ks)]
 
 
 def find_smallest_flips(rankings: Rows, plan: FlipPlan, tasks: int) -> list[FlipVerdict]:
-    """Search the smallest set of each verdict; equal sums have no verdict (see `Flip` of the kernel).
+    """Search each verdict's smallest set.
 
-    Contributions are shuffled once by id, and the runner keeps them for the passes; each pass shuffles at
-    most 2^14 rows per verdict and task. The driver holds one row per verdict.
+    Equal sums have no verdict (see the kernel's `Flip`). Contributions are shuffled once by id, and the
+    runner keeps them for the passes; each pass shuffles at most 2^14 rows per verdict and task. The driver
+    holds one row per verdict.
 
     Args:
-        rankings: rows of the table `rankings`, of any runs.
+        rankings: rows of the table `rankings`, from any runs.
         plan: runs, metrics, verdicts.
-        tasks: number of tasks of the shuffles.
+        tasks: number of shuffle tasks.
     """
     with deal_contributions(rankings, plan, tasks).keep() as contributions:
         reduce = partial(_reduce_pairs, contributions, tasks)
@@ -152,7 +159,7 @@ def find_smallest_flips(rankings: Rows, plan: FlipPlan, tasks: int) -> list[Flip
 
 
 def _reduce_pairs(contributions: TaskRows, tasks: int, measure: Measure) -> list[tuple[Any, ...]]:
-    """Return the results of all verdicts, sorted by verdict."""
+    """Return all verdicts' results, sorted by verdict."""
     results = reduce_tasks({"pairs": measure}, contributions, tasks).get("pairs")
     rows = [] if results is None else [tuple(row.values()) for row in results.to_pylist()]
     return sorted(rows, key=itemgetter(0))
@@ -174,9 +181,10 @@ def _verdict(
 
 
 def deal_contributions(rankings: Rows, plan: FlipPlan, tasks: int) -> TaskRows:
-    """Sum what each item or user adds to each model, in multiples of 2^-30, in the task of its id.
+    """Sum what each item or user adds to each model.
 
-    The rows are (removed, part, id, run, v0, v1 ...), those of an id one after the other.
+    Sums are multiples of 2^-30, in the task of the id. The rows are (removed, part, id, run, v0, v1 ...);
+    an id's rows are consecutive.
     """
     columns = (
         "run_id", "user_id", "part", "item_ids", "relevance", "above", "tied", "before", "length"
@@ -216,7 +224,7 @@ def _add_up(rows: pa.Table, key: Sequence[str]) -> pa.Table:
 
 
 def _sum_by_run(rows: pa.Table) -> pa.Table:
-    """Add up the contributions of a task, those of an id one after the other."""
+    """Add up a task's contributions; an id's rows are consecutive."""
     key = ("removed", "part", "id", "run")
     return _add_up(rows, key).sort_by([(name, "ascending") for name in key])
 
@@ -224,7 +232,7 @@ def _sum_by_run(rows: pa.Table) -> pa.Table:
 def _differences(
     plan: FlipPlan, pair_indices: Iterable[int], batches: Batches
 ) -> Iterator[tuple[int, pa.Array, Ints]]:
-    """Yield, for each requested pair, some ids and the differences of its two models, (n,)."""
+    """Yield, per requested pair, ids and model differences, (n,)."""
     pairs = [(x, plan.pairs[x]) for x in sorted(pair_indices)]
     rows = pa.Table.from_batches(batches)
     for removed, part in sorted({(pair.removed, pair.part) for _, pair in pairs}):
@@ -239,7 +247,7 @@ def _differences(
 
 
 def _dense_contributions(rows: pa.Table, plan: FlipPlan) -> Iterator[tuple[pa.Array, Ints]]:
-    """Yield some ids, and what each adds to each model, (n, m, c)."""
+    """Yield ids, and what each adds to models, (n, m, c)."""
     m, c = len(plan.runs), len(plan.columns)
     ids = rows.column("id").combine_chunks().dictionary_encode()  # equal ids stand together
     id_r, run_r = ids.indices.to_numpy(), rows.column("run").to_numpy()
@@ -258,14 +266,17 @@ def _dense_contributions(rows: pa.Table, plan: FlipPlan) -> Iterator[tuple[pa.Ar
 
 @dataclass(frozen=True)
 class FlipSearch:
-    """State of the search for one pair: sign of the verdict, the sum to exceed, and the last crossing."""
+    """One pair's search so far.
+
+    It has the verdict's sign, the sum to exceed, and the last crossing.
+    """
 
     sign: int
     goal: int
     last: Crossing | None = None
 
     def positive_inside(self, difference_n: Ints, shift: int | None) -> npt.NDArray[np.bool_]:
-        """Mark the positive contributions inside the bucket of the pass before, (n,)."""
+        """Mark positive contributions inside the last pass's bucket, (n,)."""
         value = difference_n * self.sign
         inside = value > 0
         if self.last is not None and shift is not None:
@@ -277,7 +288,10 @@ _STARTS = pa.schema({"pair": pa.int32(), **dict.fromkeys(("total", "n", "largest
 
 
 def _start_measure(plan: FlipPlan) -> Measure:
-    """Return the measure for the sum, the number of ids and the largest contribution of each verdict."""
+    """Return the measure for each verdict's totals.
+
+    They are its sum, number of ids and largest contribution.
+    """
     return Measure(partial(_task_sums, plan), ("pair",), _add_starts, ())
 
 
@@ -300,9 +314,9 @@ def _task_sums(plan: FlipPlan, batches: Batches) -> Batches:
 def _pass_measure(
     plan: FlipPlan, searches: dict[int, FlipSearch], before: int | None, shift: int
 ) -> Measure:
-    """Return the measure for the bucket of each pair that crosses its goal.
+    """Return the measure for each pair's bucket across the goal.
 
-    Pairs that no set reverses have none.
+    Pairs reversed by no set have none.
     """
     sums = partial(_task_buckets, plan, searches, before, shift)
     return Measure(sums, ("pair",), partial(_find_crossing, searches), ())
@@ -344,7 +358,7 @@ def _find_crossing(searches: dict[int, FlipSearch], table: pa.Table) -> pa.Table
 def _find_limits(
     last_searches: dict[int, FlipSearch], flips: dict[int, Flip]
 ) -> dict[int, tuple[int, int, int]]:
-    """Return the sign, the least contribution and the number of ids of each set that are reported."""
+    """Return sets' signs, least contributions, and numbers of reported ids."""
     return {
         x: (last_searches[x].sign, last_searches[x].last.bucket, min(flip.count, SHOWN_IDS))  # type: ignore[union-attr]
         for x, flip in flips.items()
@@ -352,7 +366,7 @@ def _find_limits(
 
 
 def _largest_measure(plan: FlipPlan, limits: dict[int, tuple[int, int, int]]) -> Measure:
-    """Return the measure for the first ids of each set with their contributions.
+    """Return the measure for each set's first ids and contributions.
 
     The largest come first, equal ones by id as text.
     """

@@ -1,9 +1,9 @@
-"""Comparison of runs in this process: differences, tests, wins, and slices of users, without Spark.
+"""Runs compared in this process, without Spark.
 
-The sums and tests are those of a night's comparisons (`differences`), so for the same users, seed and
-minimum every number has the same bits. A pair of runs is compared on the users of both; those of one side
-alone are counted.
-Axes: u users, m models of a group, c cut-offs.
+It has differences, tests, wins and user slices. The sums and tests are those in a night's comparisons
+(`differences`), so for the same users, seed and minimum every number has the same bits. Two runs are
+compared on the users of both; those of one side alone are counted. Axes: u users, m models in a group, c
+cut-offs.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from recbench_spark.engine.measures import reduce_pieces
 from recbench_spark.metrics.beyond_accuracy import PER_USER
 
 COMMON = "common"
-"""Kind of a group of two runs that are compared on the users of both."""
+"""Kind of group: two runs compared on the users of both."""
 
 RELEVANT = "n_relevant"
-"""Key of the slices by the number of a user's relevant items."""
+"""Key for slices by a user's number of relevant items."""
 
 OUTCOMES = pa.schema(
     {
@@ -52,18 +52,18 @@ OUTCOMES = pa.schema(
         **dict.fromkeys(("wins", "ties", "losses", "only_model", "only_other"), pa.int64()),
     }
 )
-"""One row for each difference and slice of users. wins: users for whom the model is better; only_model,
+"""One row for each difference and user slice. wins: users for whom the model is better; only_model,
 only_other: users with a value on one side alone. The interval is Student's. Without a slice: all users."""
 
 
 class UserSlices(NamedTuple):
-    """Labels of users: hashes of their ids in ascending order, (u,), and the label of each, by key."""
+    """User labels: ascending hashed ids, (u,), and labels by key."""
 
     keys_u: Ints
     labels: Mapping[str, np.ndarray[Any, Any]]
 
     def find(self, keys_u: Ints) -> Iterator[tuple[str, str, np.ndarray[Any, Any]]]:
-        """Yield key, label and a mask (u,) of the users with this label."""
+        """Yield key, label and a mask (u,) of its users."""
         at = np.searchsorted(self.keys_u, keys_u).clip(max=max(len(self.keys_u) - 1, 0))
         known = np.equal(self.keys_u[at], keys_u) if len(self.keys_u) else np.zeros(len(keys_u), bool)
         for key, label_u in self.labels.items():
@@ -74,14 +74,19 @@ class UserSlices(NamedTuple):
 
 @dataclass
 class OutcomeTally:
-    """Sums over users of one difference in one slice: pair sums (9, 2, 2), wins, ties, losses, and users of
-    one side."""
+    """One difference's sums over users in one slice.
+
+    Pair sums (9, 2, 2), wins, ties, losses, and users of one side.
+    """
 
     sums: Ints = field(default_factory=lambda: np.zeros((kernel.PLANES, 2, 2), np.int64))
     counts: Ints = field(default_factory=lambda: np.zeros(5, np.int64))
 
     def add(self, raw_u2: Floats, sign: float) -> None:
-        """Add users: their values in both runs, NaN where one has none; sign -1: small values are best."""
+        """Add users by their values in both runs.
+
+        NaN where one has none; sign -1: small values are best.
+        """
         valid = ~np.isnan(raw_u2)
         both = np.asarray(valid.all(axis=1))
         difference = (raw_u2[both, 0] - raw_u2[both, 1]) * sign
@@ -91,17 +96,20 @@ class OutcomeTally:
 
 
 class ComparedRows(NamedTuple):
-    """Differences with their tests (columns of `comparisons`, wins and users), and rows of `OUTCOMES`."""
+    """Differences with their tests, and rows of `OUTCOMES`.
+
+    The first have the columns of `comparisons`, wins and users.
+    """
 
     differences: pa.Table
     slices: pa.Table
 
 
 def find_scales(largest: Mapping[tuple[str, str], float | None]) -> dict[str, float]:
-    """Return `ComparisonPlan.scales` from the largest absolute value of each metric and definition.
+    """Return `ComparisonPlan.scales` from the largest absolute values.
 
-    Metrics are scaled where a night scales them, since they leave -1..1 by their definition, and where
-    values are too large for exact sums.
+    `largest` has one for each metric and definition. Metrics are scaled where a night scales them, since
+    they leave -1..1 by definition, and where values are too large for exact sums.
     """
     scaled: dict[str, float | None] = {}
     for (metric, definition), value in largest.items():
@@ -111,7 +119,7 @@ def find_scales(largest: Mapping[tuple[str, str], float | None]) -> dict[str, fl
 
 
 def leaves_unit(metric: str, definition: str) -> bool:
-    """Return whether values of a metric can lie outside of -1..1 under a definition.
+    """Tell whether a metric can leave -1..1 under a definition.
 
     >>> leaves_unit("novelty", "v1"), leaves_unit("hit", "v1"), leaves_unit("hit", "v1;hit=count")
     (True, False, True)
@@ -122,7 +130,7 @@ def leaves_unit(metric: str, definition: str) -> bool:
 
 
 def make_slices(user_metrics: pa.Table, labels: pa.Table | None) -> dict[str, UserSlices]:
-    """Return the slices of the users of each part; arguments as `_make_part_slices`."""
+    """Return user slices by part; arguments as `_make_part_slices`."""
     parts = pc.unique(user_metrics.column("part")).to_pylist()
     return {
         part: _make_part_slices(user_metrics.filter(pc.equal(user_metrics.column("part"), part)), labels)
@@ -131,11 +139,11 @@ def make_slices(user_metrics: pa.Table, labels: pa.Table | None) -> dict[str, Us
 
 
 def _make_part_slices(user_metrics: pa.Table, labels: pa.Table | None) -> UserSlices:
-    """Return the slices of users: by the number of relevant items, and by the columns of a table.
+    """Return slices by number of relevant items and by labels.
 
     Args:
         user_metrics: rows of the table.
-        labels: user_id as text, and a column of labels for each key; each user once. None: no more keys.
+        labels: user_id as text, and a label column for each key; each user once. None: no more keys.
     """
     rows = user_metrics.group_by("user_id").aggregate([("n_relevant", "max")])
     numbers = rows.column("n_relevant_max").to_numpy(zero_copy_only=False).astype(np.float64)
@@ -153,7 +161,10 @@ def _make_part_slices(user_metrics: pa.Table, labels: pa.Table | None) -> UserSl
 
 
 def _name_labels(column: pa.ChunkedArray) -> pa.Array:
-    """Return labels as text; numbers of float16 as they print (0.7), and not as the float64 beside."""
+    """Return labels as text.
+
+    float16 numbers are written as they print (0.7), not as the float64 beside.
+    """
     if pa.types.is_float16(column.type):
         texts = [None if value is None else str(np.float16(value)) for value in column.to_pylist()]
         return pa.array(texts, pa.string())
@@ -161,7 +172,10 @@ def _name_labels(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _relevant_range(n: float) -> str:
-    """Return a range that doubles: 1, 2-3, 4-7 ...; empty without relevant items."""
+    """Return a doubling range: 1, 2-3, 4-7 ...
+
+    Empty without relevant items.
+    """
     if not n >= 1:
         return ""
     low = 1 << (int(n).bit_length() - 1)
@@ -174,13 +188,13 @@ def compare_tables(
     slices: Mapping[str, UserSlices],
     is_wanted: Callable[[str, int | None], bool] = lambda metric, k: True,
 ) -> ComparedRows:
-    """Compare the two runs of each group of a plan on the users of both.
+    """Compare each group's two runs on the users of both.
 
     Args:
-        user_metrics: rows of the table, of the plan's runs.
+        user_metrics: rows of the table, from the plan's runs.
         plan: its groups are of kind COMMON.
-        slices: labels of the users of each part.
-        is_wanted: function of a metric and a cut-off that chooses the numbers; others enter no family.
+        slices: user labels by part.
+        is_wanted: chooses numbers by metric and cut-off; others enter no family.
     """
     rows = select_holdout(user_metrics, plan.metrics)
     rows = sort_by_user(key_users(rows, [run.run_id for run in plan.runs])).combine_chunks()
@@ -197,7 +211,7 @@ def compare_tables(
 
 
 Tallies = Mapping[tuple[Any, ...], OutcomeTally]
-"""By part, metric, definition, cut-off, group, and key and label of a slice (None: all users)."""
+"""By part, metric, definition, cut-off, group, and a slice's key and label (None: all users)."""
 
 
 def _tally_outcomes(rows: pa.Table, plan: ComparisonPlan, slices: Mapping[str, UserSlices]) -> Tallies:

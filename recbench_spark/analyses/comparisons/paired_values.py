@@ -1,8 +1,7 @@
-"""Paired values: the same users in several runs, as arrays of users x runs x cut-offs.
+"""Paired values: arrays of users x runs x cut-offs.
 
-Rows of `user_metrics` are shuffled by user once, and sorted in their tasks. A task holds its rows, and the
-arrays of one chunk of users.
-Axes: u users, n runs, c cut-offs.
+All runs have the same users. Rows of `user_metrics` are shuffled by user once, and sorted in their tasks. A
+task holds its rows, and arrays for one chunk of users. Axes: u users, n runs, c cut-offs.
 """
 
 from __future__ import annotations
@@ -20,18 +19,21 @@ from recbench_spark.storage.packed_blocks import Block, partition_rows
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 CHUNK_ROWS = 1 << 18
-"""Rows (a user in a run) that become arrays at once: 2 MB per cut-off."""
+"""Rows (a user in a run) turned into arrays at once: 2 MB per cut-off."""
 
 CHUNK_VALUES = 1 << 24
-"""Values of these rows at most: 128 MiB."""
+"""Most values in these rows: 128 MiB."""
 
 KEY = ("part", "metric", "definition")
-"""Columns of the key: values are compared within one key."""
+"""Key columns: values are compared within one key."""
 
 
 @dataclass(frozen=True)
 class PairedValues:
-    """Values of some users: key (part, metric, definition), hashes of the ids, values (NaN: left out)."""
+    """Some users' values in several runs, for one key.
+
+    The key is (part, metric, definition); ids are hashed; NaN: left out.
+    """
 
     key: tuple[str, str, str]
     keys_u: Ints
@@ -39,34 +41,43 @@ class PairedValues:
 
 
 def select_runs(rows: pa.Table, run_ids: Sequence[str]) -> pa.Table:
-    """Return the rows of some runs, with the place of each run among them as `run`."""
+    """Return some runs' rows, with each run's place as `run`."""
     run_r = pc.index_in(rows.column("run_id"), value_set=pa.array(run_ids, pa.string()))
     return rows.append_column("run", run_r).filter(pc.is_valid(run_r))
 
 
 def key_users(rows: pa.Table, run_ids: Sequence[str]) -> pa.Table:
-    """Return the rows of some runs in the columns that `sort_by_user` takes, with hashes of users."""
+    """Return some runs' rows as `sort_by_user` takes them.
+
+    Users are hashed.
+    """
     own = select_runs(rows, run_ids).select([*KEY, "user_id", "run", "ks", "values"])
     keys = hash_ids(own.column("user_id")) if own.num_rows else np.zeros(0, np.uint64)
     return own.append_column("user_key", pa.array(keys.view(np.int64)))
 
 
 def deal_by_user(rows: pa.Table, tasks: int) -> Iterator[Block]:
-    """Yield rows with hashes of users in blocks, those of a user for one task."""
+    """Yield rows in blocks, a user's rows for one task.
+
+    Users are hashed.
+    """
     if rows.num_rows:
         keys = rows.column("user_key").to_numpy().view(np.uint64)
         yield from partition_rows(rows.combine_chunks(), (keys % np.uint64(tasks)).astype(np.int64))
 
 
 def sort_by_user(rows: pa.Table) -> pa.Table:
-    """Return rows user by user within each key, so that `read_paired_values` takes them."""
+    """Sort rows by user within each key, for `read_paired_values`."""
     return rows.sort_by([(name, "ascending") for name in (*KEY, "user_id", "run")])
 
 
 def read_paired_values(
     batches: Iterable[pa.RecordBatch], n_runs: int, ks: Sequence[int | None]
 ) -> Iterator[PairedValues]:
-    """Read the arrays of rows of `sort_by_user`, key by key, in chunks of users."""
+    """Read arrays from sorted rows by key, in user chunks.
+
+    Rows come from `sort_by_user`.
+    """
     limit = min(CHUNK_ROWS, max(CHUNK_VALUES // max(len(ks), 1), 1))
     for chunk in _whole_users(batches, limit):
         for start, stop in _equal_key_ranges(chunk, KEY):
@@ -74,7 +85,10 @@ def read_paired_values(
 
 
 def _whole_users(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.Table]:
-    """Yield tables of about `limit` rows; the rows of a user and key always stay in one table."""
+    """Yield tables with about `limit` rows, never splitting a user.
+
+    A user's rows for one key stay in one table.
+    """
     pending: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
@@ -92,7 +106,7 @@ def _whole_users(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.T
 
 
 def _equal_key_ranges(table: pa.Table, names: Sequence[str]) -> list[tuple[int, int]]:
-    """Return (start, stop) of each run of rows that agree in these columns."""
+    """Return (start, stop) for runs of rows with equal columns."""
     new = np.zeros(table.num_rows, dtype=bool)
     new[0] = True
     for name in names:
@@ -106,7 +120,7 @@ def _to_paired_values(rows: pa.Table, n_runs: int, ks: Sequence[int | None]) -> 
     first = np.array([start for start, _ in _equal_key_ranges(rows, ("user_id",))])
     user_r = np.searchsorted(first, np.arange(rows.num_rows), side="right") - 1
     values_rc = read_cutoffs(rows, ks)
-    # Cut-offs of one user can be in several rows: one per run that owns some of them.
+    # One user's cut-offs can be in several rows: one per run that owns some of them.
     row, c = np.nonzero(~np.isnan(values_rc))
     values = np.full((len(first), n_runs, len(ks)), np.nan)
     values[user_r[row], rows.column("run").to_numpy()[row], c] = values_rc[row, c]
@@ -116,7 +130,10 @@ def _to_paired_values(rows: pa.Table, n_runs: int, ks: Sequence[int | None]) -> 
 
 
 def read_cutoffs(rows: pa.Table, ks: Sequence[int | None]) -> Floats:
-    """Read the values of each row at some cut-offs, (r, c); NaN: there is none."""
+    """Read each row's values at some cut-offs, (r, c).
+
+    NaN: there is none.
+    """
     offsets, k_p = flatten_lists(rows.column("ks"))
     _, value_p = flatten_lists(rows.column("values"))
     row_p = np.repeat(np.arange(rows.num_rows), np.diff(offsets))

@@ -1,10 +1,9 @@
-"""Simpson's paradoxes: pairs of models that are ordered differently in the strata than in the whole.
+"""Simpson's paradoxes: strata order two models against the whole.
 
-The strata are the labels of a slice key in the table `rankings`. Bootstrap weights are a function of
-user, replicate and seed alone, so the paired bootstrap of a difference is the difference of two
-models' sums: each task adds up the users of a run, and pairs are formed from these sums. No user
-reaches the driver, and no shuffle by user is needed.
-Axes: m models, s strata (0: the whole), r replicates, x pairs, c metrics x cut-offs, n rows.
+The strata are a slice key's labels in the table `rankings`. Bootstrap weights are a function of user,
+replicate and seed alone, so a difference's paired bootstrap subtracts two models' sums: each task adds up a
+run's users, and pairs are formed from these sums. No user reaches the driver, and no shuffle by user is
+needed. Axes: m models, s strata (0: the whole), r replicates, x pairs, c metrics x cut-offs, n rows.
 """
 
 from __future__ import annotations
@@ -36,10 +35,10 @@ from recbench_spark.schemas import PARADOXES
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 SIZE_UNIT = 2.0**-20
-"""Unit in which truth items are added up, beside values of about 1."""
+"""Unit for adding up truth items, beside values of about 1."""
 
 CELLS = 1 << 22
-"""Replicates x strata x pairs that are processed at once: 32 MB."""
+"""Replicates x strata x pairs processed at once: 32 MB."""
 
 MetricKey = tuple[str, str, int | None]
 """Part, metric, cut-off."""
@@ -47,16 +46,16 @@ MetricKey = tuple[str, str, int | None]
 
 @dataclass(frozen=True)
 class ParadoxPlan:
-    """Plan of a search for paradoxes: runs, metrics and strata.
+    """Runs, metrics and strata in which to search paradoxes.
 
     Attributes:
-        runs: one run per model, all of one split.
-        measured: metrics (of ranks), cut-offs, definition, bootstrap.
-        ks: cut-offs of the results, None for the whole ranking.
+        runs: one run per model, all with one split.
+        measured: rank metrics, cut-offs, definition, bootstrap.
+        ks: cut-offs in the results, None for the whole ranking.
         by: slice keys.
         parts: held-out parts.
-        against: index in `runs` of the model that all others are compared with; None: all pairs.
-        lower: metrics that are best when small.
+        against: index in `runs`; all other models are compared with this one. None: all pairs.
+        lower: metrics best when small.
     """
 
     runs: tuple[ComparedRun, ...]
@@ -69,16 +68,19 @@ class ParadoxPlan:
 
     @property
     def table(self) -> list[MetricColumn]:
-        """List all columns that are measured, with cut-offs beside those of `ks`."""
+        """List all measured columns, with cut-offs beside those in `ks`."""
         return self.measured.table(self.measured.metrics)
 
     def direction(self, metric: str) -> float:
-        """Return 1 for a metric that is best when large, else -1."""
+        """Return 1 for a metric best when large, else -1."""
         return -1.0 if metric in self.lower else 1.0
 
 
 def model_pairs(m: int, against: Mapping[MetricKey, int] | None, key: MetricKey) -> tuple[Ints, Ints]:
-    """Return every pair once, or every other model with its baseline (no pairs for an unknown one)."""
+    """Return every pair once, or every model with its baseline.
+
+    An unknown baseline gives no pairs.
+    """
     if against is None:
         a, b = np.triu_indices(m, 1)
         return a.astype(np.int64), b.astype(np.int64)
@@ -94,14 +96,14 @@ DISAGREEMENTS = pa.schema(
         if field.name not in ("paradox_id", "suite", "logical_date", "split_id", "found_at")
     ]
 )
-"""The columns of the table `paradoxes` that the numbers decide."""
+"""Columns of the table `paradoxes` computed from the numbers."""
 
 
 def disagreement_measure(plan: ParadoxPlan) -> Measure:
-    """Return the measure that compares whole and strata: rows of `DISAGREEMENTS`.
+    """Return the measure comparing whole and strata.
 
-    There is one row per pair of models, part, metric, cut-off and slice key. Pieces of rankings of any runs
-    become the sums of each run: parts x strata x columns x replicates whole numbers. A cell holds
+    It makes rows of `DISAGREEMENTS`: one per model pair, part, metric, cut-off and slice key. Pieces of any
+    runs' rankings become each run's sums: parts x strata x columns x replicates whole numbers. A cell holds
     16 KB x strata x pieces at 1,000 replicates, for any number of users.
     """
     sums, finish = partial(_task_totals, plan), partial(_finish, plan)
@@ -111,7 +113,10 @@ def disagreement_measure(plan: ParadoxPlan) -> Measure:
 def split_by_run(
     batches: Batches, runs: Sequence[ComparedRun], parts: Sequence[str]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the rows of each run in these parts, with the run's place; a file holds one run."""
+    """Yield each run's rows in these parts, with its place.
+
+    A file holds one run.
+    """
     for batch in batches:
         rows = batch.filter(pc.is_in(batch.column("part"), value_set=pa.array(parts, pa.string())))
         for place, run in enumerate(runs):
@@ -131,7 +136,7 @@ def _task_totals(plan: ParadoxPlan, batches: Batches) -> Batches:
 
 
 def _keep_slices(batch: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
-    """Leave out the labels of other slices, whose sums nobody needs."""
+    """Leave out labels of other slices; nobody needs their sums."""
     slices = batch.column("slices")
     kept_p = pc.is_in(slices.keys, value_set=pa.array(keys, slices.type.key_type))
     offsets = np.append(0, np.cumsum(kept_p.to_numpy(zero_copy_only=False)))[slices.offsets.to_numpy()]
@@ -142,7 +147,7 @@ def _keep_slices(batch: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
 
 
 def _measure_totals(plan: ParadoxPlan, selection: TruthSelection) -> MetricTotals:
-    """Sum the values of each column, and in the last column the users' numbers of truth items."""
+    """Sum each column's values, and last the users' truth items."""
     metric_plan = plan.measured
     values = measure(selection.rankings, metric_plan.metrics, metric_plan.ks, metric_plan.definition)
     sizes = np.diff(selection.rankings.offsets)[:, None] * SIZE_UNIT
@@ -189,10 +194,11 @@ def _to_lists(numbers_nw: Ints) -> pa.Array:
 
 @dataclass(frozen=True)
 class StratumMeans:
-    """Means of models at one part, metric and cut-off, in the whole (s = 0) and in the strata of a key.
+    """Model means in whole and strata, for one number.
 
-    mean_sm, users_sm: means and numbers of averaged users; mean_smr: means of the replicates; size_s,
-    size_rs: truth items of the strata (without the whole), the same for all models.
+    A number is a part, metric and cut-off; the whole has s = 0. mean_sm, users_sm: means and numbers of
+    averaged users; mean_smr: the replicates' means; size_s, size_rs: the strata's truth items (without the
+    whole), the same for all models.
     """
 
     labels: list[str]
@@ -218,7 +224,10 @@ def _finish(plan: ParadoxPlan, table: pa.Table) -> pa.Table:
 
 
 def _strata(table: pa.Table, m: int) -> StratumMeans:
-    """Add up the sums of all tasks by stratum and model, and return the means."""
+    """Add up all tasks' sums, and return means.
+
+    They are by stratum and model.
+    """
     values = table.column("slice_value").to_pylist()
     # Order by length first, so that Q2 comes before Q10.
     labels = sorted({value for value in values if value is not None}, key=lambda value: (len(value), value))
@@ -244,7 +253,10 @@ def _strata(table: pa.Table, m: int) -> StratumMeans:
 
 
 def _rows(plan: ParadoxPlan, strata: StratumMeans, key: MetricKey) -> Iterator[dict[str, Any]]:
-    """Yield one row per pair; the model that is better in the whole comes first."""
+    """Yield one row per pair; the better model comes first.
+
+    It is better in the whole.
+    """
     a, b = model_pairs(len(plan.runs), plan.against, key)
     lead = (strata.mean_sm[0, a] - strata.mean_sm[0, b]) * plan.direction(key[1])
     a, b = (np.where(lead < 0, y, x)[~np.isnan(lead)] for x, y in ((a, b), (b, a)))
@@ -254,7 +266,7 @@ def _rows(plan: ParadoxPlan, strata: StratumMeans, key: MetricKey) -> Iterator[d
 
 
 def _pair_rows(plan: ParadoxPlan, strata: StratumMeans, a: Ints, b: Ints) -> Iterator[dict[str, Any]]:
-    """Yield the rows of some pairs."""
+    """Yield rows for some pairs."""
     level = plan.measured.bootstrap.level
     numbers_by_name = compare_pairs(strata, a, b, level)
     listed = {name: numbers.T.tolist() for name, numbers in numbers_by_name.items() if numbers.ndim == 2}
@@ -278,10 +290,10 @@ def _pair_rows(plan: ParadoxPlan, strata: StratumMeans, a: Ints, b: Ints) -> Ite
 
 
 def compare_pairs(strata: StratumMeans, a: Ints, b: Ints, level: float) -> dict[str, npt.NDArray[Any]]:
-    """Compute the numbers of pairs of models a - b: (x,), or (s, x) in the strata.
+    """Compute numbers for model pairs a - b.
 
-    The stratified difference is the sum over strata of |Q_s| / |Q| x the difference in s, over the
-    strata in which both models have a mean.
+    They are (x,), or (s, x) in the strata. The stratified difference is |Q_s| / |Q| x the difference in s,
+    summed over strata where both models have a mean.
     """
     users_sx = np.minimum(strata.users_sm[:, a], strata.users_sm[:, b])
     difference_sx, low_sx, high_sx = _differences(strata, a, b, users_sx, level)
@@ -322,7 +334,10 @@ def compare_pairs(strata: StratumMeans, a: Ints, b: Ints, level: float) -> dict[
 def _mark_certain(
     kind_x: Ints, bounds_sx: tuple[Floats, Floats], stratified_x: tuple[Floats, Floats], enough_sx: Bools
 ) -> Bools:
-    """Return (x,) true where enough users show the whole and, against it, the strata or one of them."""
+    """Mark pairs with enough users in opposing parts, (x,).
+
+    They must show the whole and, against it, the strata or one of them.
+    """
     (low_sx, high_sx), whole = bounds_sx, (bounds_sx[0][0], bounds_sx[1][0])
     by_strata = [
         kernel.intervals_oppose(*whole, low_sx[s], high_sx[s]) & enough_sx[s] for s in range(1, len(low_sx))
@@ -338,7 +353,10 @@ def _mark_certain(
 def _differences(
     strata: StratumMeans, a: Ints, b: Ints, users_sx: Ints, level: float
 ) -> tuple[Floats, Floats, Floats]:
-    """Return differences in the whole and in the strata, and bounds of their intervals, (s, x) each."""
+    """Return differences and their bounds, (s, x) each.
+
+    In the whole and in the strata.
+    """
     difference_sx = strata.mean_sm[:, a] - strata.mean_sm[:, b]
     drawn_sxr = strata.mean_smr[:, a] - strata.mean_smr[:, b]
     flat_rc = drawn_sxr.reshape(-1, drawn_sxr.shape[2]).T

@@ -1,4 +1,4 @@
-"""Settings of the sections `gates`, `comparisons`, `regressions` and `paradoxes`."""
+"""Sections `gates`, `comparisons`, `regressions` and `paradoxes`."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from recbench_spark.core.strict_settings import Count, Name, Strict, require_day
 
 
 class Gate(Strict):
-    """A bound on a fact of the split's manifest; a fact outside it warns, or fails the job.
+    """Bound on a fact in the split's manifest.
 
-    `part`: the part of the fact (`log` for the whole); None: every part that has the fact.
+    A fact outside the bound gives a warning, or fails the job. `part`: the fact's part (`log` for the
+    whole); None: every part with this fact.
     """
 
     fact: Name
-    """Name of the fact, as in the table `manifests`."""
+    """The fact's name, as in the table `manifests`."""
     part: Name | None = None
     above: float | None = None
-    """The gate acts where the fact is above this number."""
+    """The gate acts on facts above this number."""
     below: float | None = None
-    """The gate acts where the fact is below this number."""
+    """The gate acts on facts below this number."""
     action: Literal["fail", "warn"] = "fail"
     """`fail` ends the job with exit code 3; `warn` writes a warning."""
 
@@ -35,13 +36,13 @@ class Gate(Strict):
 
 
 class Comparisons(Strict):
-    """Settings of tests between models, and between nights.
+    """Settings for tests between models, and between nights.
 
-    `baseline`: the model that all others are compared with; None: the best other one, by metric.
-    `baseline_night`: a night that every later one is compared with, beside the night before.
-    `minimum_difference`: the smallest difference that matters. `planned_users`: the number of differences
-    after which the interval over all nights is narrowest; choose it before looking at results.
-    `metrics`, `k`: None takes all that have a value per user.
+    `baseline`: all other models are compared with this one; None: the best other one, by metric.
+    `baseline_night`: every later night is compared with it, beside the night before. `minimum_difference`:
+    the smallest difference that matters. `planned_users`: the number of differences after which the
+    interval over all nights is narrowest; choose it before looking at results. `metrics`, `k`: None takes
+    all with a value per user.
     """
 
     baseline: Name | None = None
@@ -50,7 +51,7 @@ class Comparisons(Strict):
     k: tuple[Count | None, ...] | None = None
     minimum_difference: Annotated[float, Field(ge=0)] = 0.0
     replicates: Annotated[int, Field(ge=1, le=100_000)] = 1000
-    """Number of resamplings for the bootstrap and the randomisation test."""
+    """Resamplings for the bootstrap and the randomisation test."""
     planned_users: Annotated[int, Field(ge=2, le=10**12)] = 10_000
 
     @field_validator("baseline_night", mode="before")
@@ -60,44 +61,45 @@ class Comparisons(Strict):
 
 
 class Regression(Strict):
-    """A fall of a metric against an earlier night that ends the job with exit code 4.
+    """A falling metric that ends the job with exit code 4.
 
-    `k`: None is the whole ranking. `against`: the model's previous night, or `comparisons.baseline_night`.
-    `certain`: count only falls whose interval of the difference excludes 0.
+    It falls against an earlier night. `k`: None is the whole ranking. `against`: the model's previous
+    night, or `comparisons.baseline_night`. `certain`: count only falls whose interval excludes 0.
     """
 
     metric: str
     """Metric that may not fall."""
     k: Count | None = None
     drop: Annotated[float, Field(ge=0)]
-    """Largest fall that is allowed."""
+    """Largest allowed fall."""
     part: Name = "test"
-    """Held-out part on which the metric is watched."""
+    """Held-out part in which the metric is watched."""
     model: Name | None = None
-    """Model that is watched; None: every model."""
+    """The watched model; None: every model."""
     against: Literal["previous", "baseline"] = "previous"
     certain: bool = False
 
 
 class Paradoxes(Strict):
-    """Search for cases where parts and whole disagree on the better of two models (Simpson's paradox).
+    """Settings for the search for Simpson's paradoxes.
 
-    `by`: slice keys whose labels are the strata; None: `stratum` if `evaluation.exposure` is set, else
-    `popularity`. `metrics` (rank metrics only), `k` (null: the whole ranking), `parts`: None takes all that
-    are measured. `against`: all pairs of models, or each model with the best one, or with
-    `comparisons.baseline`. `flips`: also find the smallest set of items, or of users, whose removal
-    reverses a verdict, for metrics that are sums over items; `flips_against` names the other models.
+    There parts and whole disagree on the better of two models. `by`: slice keys whose labels are the
+    strata; None: `stratum` if `evaluation.exposure` is set, else `popularity`. `metrics` (rank metrics
+    only), `k` (null: the whole ranking), `parts`: None takes all measured ones. `against`: all pairs of
+    models, or each model with the best one, or with `comparisons.baseline`. `flips`: also find the smallest
+    set of items, or of users, whose removal reverses a verdict, for metrics that are sums over items;
+    `flips_against` names the other models.
     """
 
     by: tuple[Name, ...] | None = None
     metrics: tuple[str, ...] | None = None
-    """Rank metrics that are compared; None: all that are measured."""
+    """Compared rank metrics; None: all measured ones."""
     k: tuple[Count | None, ...] | None = None
-    """Cut-offs that are compared, null for the whole ranking; None: all."""
+    """Compared cut-offs, null for the whole ranking; None: all."""
     parts: tuple[Name, ...] | None = None
-    """Held-out parts that are compared; None: all that are measured."""
+    """Compared held-out parts; None: all measured ones."""
     replicates: Annotated[int, Field(ge=1, le=100_000)] = 1000
-    """Number of resamplings of users for the intervals."""
+    """User resamplings for the intervals."""
     against: Literal["all", "best", "baseline"] = "all"
     flips: tuple[Literal["items", "users"], ...] = ("items",)
     flips_against: Literal["all", "best", "baseline"] = "best"

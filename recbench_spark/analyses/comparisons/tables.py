@@ -28,9 +28,7 @@ COMPARISONS = Table(
     "comparisons",
     "One row per difference between two runs, at one metric and cut-off, over the users of both.",
     (
-        text_column(
-            "comparison_id", "Hash of the runs compared and the settings: all rows of one comparison."
-        ),
+        text_column("comparison_id", "Hash of compared runs and settings: all rows of one comparison."),
         SUITE,
         TableColumn("logical_date", DATE, "Night of `run_id`.", False),
         TableColumn("other_date", DATE, "Night of `other_run_id`.", False),
@@ -42,7 +40,7 @@ COMPARISONS = Table(
             "other", "The other model; the baseline where the pair has it; the model itself by night."
         ),
         RUN_ID,
-        text_column("other_run_id", "Run that was subtracted."),
+        text_column("other_run_id", "The subtracted run."),
         TableColumn("split_id", STRING, "Split of `run_id`: a night on the same split is not a new look."),
         PART,
         METRIC,
@@ -67,7 +65,7 @@ COMPARISONS = Table(
         TableColumn("p_holm", DOUBLE, "p_t by Holm: bounds the chance of any false finding in the family."),
         TableColumn("p_bh", DOUBLE, "p_t by Benjamini and Hochberg: bounds the share of false findings."),
         TableColumn("effect", DOUBLE, "Cohen's d_z: the mean difference over its standard deviation."),
-        TableColumn("detectable", DOUBLE, "True difference that such a test finds four times in five."),
+        TableColumn("detectable", DOUBLE, "True difference shown by such a test four times in five."),
         TableColumn("minimum_difference", DOUBLE, "Smallest difference that matters.", False),
         TableColumn(
             "verdict",
@@ -76,9 +74,9 @@ COMPARISONS = Table(
         ),
         TableColumn("looks", INT, "Nights of different splits in the sequence, this one included."),
         TableColumn("sequence_users", LONG, "Differences of users over all these nights."),
-        TableColumn("sequence_low", DOUBLE, "Lower end of the interval that holds at all looks together."),
-        TableColumn("sequence_high", DOUBLE, "Upper end of the interval that holds at all looks together."),
-        TableColumn("allowed_drop", DOUBLE, "Largest fall that the benchmark file allows; NULL: no rule."),
+        TableColumn("sequence_low", DOUBLE, "Lower end of the interval valid at all looks together."),
+        TableColumn("sequence_high", DOUBLE, "Upper end of the interval valid at all looks together."),
+        TableColumn("allowed_drop", DOUBLE, "Largest fall allowed by the benchmark file; NULL: no rule."),
         TableColumn("regressed", BOOLEAN, "Whether the fall is larger than allowed.", False),
         TableColumn("compared_at", TIMESTAMP, "When it was computed, UTC.", False),
     ),
@@ -87,7 +85,7 @@ COMPARISONS = Table(
 
 CHANGES = Table(
     "changes",
-    "One row per group of users: what it adds to the change of a model's mean since the night before.",
+    "One row per user group: its part in the change of a model's mean since the night before.",
     (
         text_column("change_id", "Hash of the runs and the settings: all rows of one explanation."),
         SUITE,
@@ -104,7 +102,7 @@ CHANGES = Table(
         text_column(
             "group_key", "Key of the groups: users (stayed, left, joined), n_relevant, a slice of users."
         ),
-        text_column("group_value", "The group; of n_relevant a range that doubles: 1, 2-3, 4-7 ..."),
+        text_column("group_value", "The group; for n_relevant a doubling range: 1, 2-3, 4-7 ..."),
         TableColumn(
             "users_before", LONG, "Users of the group who were averaged on the night before.", False
         ),
@@ -114,10 +112,10 @@ CHANGES = Table(
         TableColumn("mean_before", DOUBLE, "Mean of the group before; NULL: it had no users."),
         TableColumn("mean_after", DOUBLE, "Mean of the group now; NULL: it has no users."),
         TableColumn(
-            "mix_change", DOUBLE, "Part of the difference from the change of the group's share.", False
+            "mix_change", DOUBLE, "Part of the difference due to the group's changed share.", False
         ),
         TableColumn(
-            "within_change", DOUBLE, "Part of the difference from the change of the group's mean.", False
+            "within_change", DOUBLE, "Part of the difference due to the group's changed mean.", False
         ),
         TableColumn(
             "difference",
@@ -146,7 +144,7 @@ FOUND_AT = TableColumn("found_at", TIMESTAMP, "When it was computed, UTC.", Fals
 
 CURVE_CROSSINGS = Table(
     "curve_crossings",
-    "One row per pair of learning curves of a night: where to switch from one model to the other.",
+    "One row per pair of learning curves on one night: where to switch from one model to the other.",
     (
         text_column("crossing_id", "Hash of the runs and the settings: all rows of one search."),
         SUITE,
@@ -160,15 +158,15 @@ CURVE_CROSSINGS = Table(
         METRIC,
         DEFINITION,
         K,
-        text_column("first", "Model that the best switching system uses first."),
-        text_column("then", "Model that it uses from then on."),
+        text_column("first", "First model in the best switching system."),
+        text_column("then", "Model used from then on."),
         TableColumn("given", INT, "Largest number of given ratings with the first; 0: never.", False),
         TableColumn("given_low", INT, "Lower end of its percentile interval over users.", False),
         TableColumn("given_high", INT, "Upper end of its interval.", False),
-        TableColumn("value", DOUBLE, "Mean over the points of the system that switches there.", False),
+        TableColumn("value", DOUBLE, "Mean of the switching system over the points.", False),
         TableColumn("sign_changes", INT, "How often the difference of the curves changes its sign.", False),
         TableColumn(
-            "share_at_ends", DOUBLE, "Share of replicates that switch before or behind all points.", False
+            "share_at_ends", DOUBLE, "Share of replicates switching before or behind all points.", False
         ),
         TableColumn(
             "share_holm", DOUBLE, "This share adjusted by Holm over the pairs of the night.", False
@@ -188,7 +186,7 @@ PARADOXES = Table(
         SUITE,
         TableColumn("logical_date", DATE, "Night of both runs.", False),
         SPLIT_ID,
-        text_column("model", "Model that is better in the whole."),
+        text_column("model", "The better model in the whole."),
         text_column("other", "The other model."),
         RUN_ID,
         text_column("other_run_id", "Run of the other model."),
@@ -226,7 +224,7 @@ PARADOXES = Table(
         TableColumn(
             "certain", BOOLEAN, "Whether whole and stratified (partial: a stratum) exclude 0.", False
         ),
-        TableColumn("opposed_share", DOUBLE, "Share of the strata's truth items that oppose the whole."),
+        TableColumn("opposed_share", DOUBLE, "Share of truth items in strata opposing the whole."),
         FOUND_AT,
     ),
     constraints={"kind_known": "kind IN ('none', 'partial', 'reversal', 'full')"},
@@ -252,13 +250,11 @@ FLIPS = Table(
         TableColumn("removed", LONG, "How many must go; NULL: no set turns the verdict."),
         TableColumn("out_of", LONG, "How many have truth in this part.", False),
         TableColumn("total", DOUBLE, "Sum over users of `model` minus `other`.", False),
-        TableColumn(
-            "removed_total", DOUBLE, "Part of the total that the removed ones add: more than all of it."
-        ),
+        TableColumn("removed_total", DOUBLE, "Removed part of the total: more than all of it."),
         TableColumn("threshold", DOUBLE, "The smallest contribution removed; all larger ones go too."),
         TableColumn("at_threshold", LONG, "How many of those equal to it go."),
         TableColumn("ids", array_type(STRING), "The largest contributors removed, at most 20."),
-        TableColumn("contributions", array_type(DOUBLE), "Part of the total that each of these adds."),
+        TableColumn("contributions", array_type(DOUBLE), "Part of the total added by each of these."),
         FOUND_AT,
     ),
     constraints={"removed_known": "removed_are IN ('items', 'users')"},

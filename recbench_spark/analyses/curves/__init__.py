@@ -1,1 +1,1 @@
-"""Learning curves: metrics after each further rating of a user."""
+"""Learning curves: metrics after each further rating by a user."""

@@ -1,7 +1,8 @@
-"""Learning curves in tasks: held-out users with all their rows, measured by one model after the other.
+"""Learning curves in tasks, one model after the other.
 
-A user's row has all items and ratings in order. Prefixes, their vectors and their rankings are made in the
-task (`metrics.curve_batches`), and never cross a shuffle. The driver gets one row per point of a curve.
+A held-out user's row has all items and ratings in order. Prefixes, their vectors and their rankings are
+made in the task (`metrics.curve_batches`), and never cross a shuffle. The driver gets one row per curve
+point.
 """
 
 from __future__ import annotations
@@ -34,26 +35,26 @@ from recbench_spark.ranking.known_items import KnownItems
 from recbench_spark.storage.shared_arrays import bound_lists
 
 BATCH_USERS = 4096
-"""Users whose values are made at once: 8 bytes for each metric, cut-off and point."""
+"""Users whose values are made at once: 8 bytes per metric, cut-off and point."""
 
 HELD_OUT_ROWS = ("given", "test", "valid")
-"""Labels of rows of held-out users in the table `splits`."""
+"""Labels in the table `splits` for rows of held-out users."""
 
 LABELLED = ("user_id", "item_id", "rating", "event_time", "part")
-"""Columns of the labelled rows."""
+"""Columns in labelled rows."""
 
 Measurement = Callable[..., Batches]
-"""Function from a model and held-out users to rows of a table of curves."""
+"""Makes rows of a curve table from a model and held-out users."""
 
 
 @dataclass(frozen=True)
 class HeldOutUsers:
-    """Held-out users of some parts.
+    """Held-out users in some parts.
 
     Attributes:
         names: the parts, `test` or `valid` or both.
         shares: of all users for test and validation.
-        seed: of the split; a hash of the user decides the part, as in the split.
+        seed: the split's; the hashed user decides the part, as in the split.
     """
 
     names: tuple[str, ...]
@@ -61,7 +62,10 @@ class HeldOutUsers:
     seed: int
 
     def find_parts(self, ids: pa.Array) -> npt.NDArray[np.str_]:
-        """Return the part of each user; empty for users of training, and of other parts."""
+        """Return each user's part.
+
+        Empty for training users, and for other parts.
+        """
         from recbench_spark.core.hashed_ids import hash_ids  # noqa: PLC0415
         from recbench_spark.core.hashing import hash_longs, place_hashes  # noqa: PLC0415
 
@@ -74,7 +78,9 @@ class HeldOutUsers:
 def select_curve_users(
     rows: pa.Table, known: KnownItems, held_out: HeldOutUsers, plan: CurvePlan
 ) -> pa.Table:
-    """Select the held-out users with all their rows, given and tested ones alike: rows of `CURVE_USERS`.
+    """Select held-out users with all rows, given and tested.
+
+    Returns rows of `CURVE_USERS`.
 
     Args:
         rows: all labelled rows of some users (LABELLED).
@@ -118,7 +124,7 @@ def _mark_held_out(rows: pa.Table) -> pa.Array:
 
 
 def count_untimed(tables: Iterable[pa.Table]) -> int:
-    """Count the rows of held-out users without a time."""
+    """Count held-out users' rows without a time."""
     held = (rows.filter(_mark_held_out(rows)) for rows in tables)
     return sum(rows.column("event_time").null_count for rows in held)
 
@@ -135,7 +141,7 @@ def _hash_ids(ids: pa.Array) -> pa.Array:
 
 
 def _mark_equal_times(bounds: Ints, time_o: Ints, plan: CurvePlan) -> Bools:
-    """Mark the users whose first L rows, by time, have one time."""
+    """Mark users whose first L rows share one time."""
     last = plan.request.rule.given[-1]
     if plan.draws or last == 1:
         return np.zeros(len(bounds) - 1, bool)
@@ -147,9 +153,9 @@ def _mark_equal_times(bounds: Ints, time_o: Ints, plan: CurvePlan) -> Bools:
 def run_member(
     users: pa.Table, measure: Measurement, member: CurveMember, device: Callable[[], str], schema: pa.Schema
 ) -> pa.Table:
-    """Return what a measurement makes of one model and a task's users.
+    """Measure one model on a task's users.
 
-    Beside the mapped item side of the model it holds the prefixes of some users: their vectors and lists
+    Beside the model's mapped item side it holds the prefixes of some users: their vectors and lists
     (`learning_curves.BATCH_PAIRS`).
     """
     batches = iter(users.to_batches(max_chunksize=BATCH_USERS))
@@ -163,16 +169,19 @@ def count_curve_users(tables: Iterable[pa.Table], plan: CurvePlan) -> pa.Table:
 
 
 def average_points(values: pa.Table) -> pa.Table:
-    """Compute MANDCG of a task's users: rows of `user_metrics` from rows of `curve_values`."""
+    """Compute MANDCG for a task's users.
+
+    Makes rows of `user_metrics` from rows of `curve_values`.
+    """
     schema = USER_VALUES.append(pa.field("run_id", pa.string()))
     return pa.Table.from_batches(curve_batches.average_curves(values.to_batches()), schema)
 
 
 def curve_measure(bootstrap: Bootstrap) -> Measure:
-    """Return the measure that makes rows of `CURVE_MEANS` from rows of `curve_values` of any runs.
+    """Return the measure from `curve_values` to `CURVE_MEANS`.
 
-    A task has one row of cut-offs x points x replicates whole numbers for each curve, so nothing grows with
-    the number of users.
+    Rows may come from any runs. A task has one row with cut-offs x points x replicates whole numbers for
+    each curve, so nothing grows with the number of users.
     """
     return Measure(
         partial(curve_batches.sum_curves, bootstrap),

@@ -1,8 +1,8 @@
-"""Crossings of the learning curves of a night: every pair of models, with an interval over users.
+"""Crossings of a night's learning curves, with intervals over users.
 
-Rows of `curve_values` are shuffled by user once. Each task turns its users into whole numbers, which are
-added up in one group for each part and pair, so the rows of single users never reach the driver.
-Axes: u users, n runs, l points, b replicates.
+Every pair of models has one. Rows of `curve_values` are shuffled by user once. Each task turns its users
+into whole numbers, which are added up in one group for each part and pair, so single users' rows never
+reach the driver. Axes: u users, n runs, l points, b replicates.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from recbench_spark.storage.blocks import Rows, reduce_tasks
 from recbench_spark.storage.packed_blocks import Block
 
 PIECE_BYTES = 1 << 27
-"""Bytes of sums that a task should hold: an eighth of a GiB."""
+"""Bytes of sums a task should hold: an eighth of a GiB."""
 
 SUM_BYTES = 32
-"""Bytes of the sums of a pair for each point and replicate: two curves, each with values and weights."""
+"""Bytes of a pair's sums per point and replicate: two curves, each with values and weights."""
 
 CELL = ("part", "definition", "first_run", "second_run")
 
 RunPair = tuple[int, int]
-"""Numbers of two runs."""
+"""Two runs' numbers."""
 
 _LONGS = pa.list_(pa.int64())
 PAIR_TOTALS = pa.schema(
@@ -53,7 +53,7 @@ PAIR_TOTALS = pa.schema(
         **dict.fromkeys(("moments", "boot", "weights"), _LONGS),
     }
 )
-"""One row per task, part and pair of runs: sums over users of both curves, point by point."""
+"""One row per task, part and run pair: both curves summed over users, point by point."""
 
 CROSSINGS = pa.schema(
     {
@@ -69,7 +69,7 @@ CROSSINGS = pa.schema(
 
 @dataclass(frozen=True)
 class CrossingPlan:
-    """Plan of a search for crossings: the runs, the metric with its cut-off, and the points."""
+    """Runs, metric with cut-off, and points in which to search."""
 
     runs: tuple[ComparedRun, ...]
     metric: str
@@ -79,16 +79,17 @@ class CrossingPlan:
 
 
 def find_crossings(values: Rows, plan: CrossingPlan, tasks: int) -> pa.Table:
-    """Find the crossing of every pair: rows of `CROSSINGS`; none where a point has fewer than ten users.
+    """Find every pair's crossing: rows of `CROSSINGS`.
 
-    Shuffles the rows once by user, then a row per task, part and pair. The pairs are divided into pieces,
-    and a task reads its users again for each piece. It holds 32 bytes for each pair of the piece, point and
-    replicate: at most `PIECE_BYTES`, or one pair where that needs more.
+    A pair with fewer than ten users at a point has none. Shuffles the rows once by user, then a row per
+    task, part and pair. The pairs are divided into pieces, and a task reads its users again for each piece.
+    It holds 32 bytes for each of the piece's pairs, points and replicates: at most `PIECE_BYTES`, or one
+    pair where that needs more.
 
     Args:
-        values: rows of `curve_values`, of any runs.
+        values: rows of `curve_values`, from any runs.
         plan: runs, metric, points, bootstrap.
-        tasks: number of tasks of the shuffles.
+        tasks: number of shuffle tasks.
     """
     columns = (*KEY, "run_id", "user_id", "given", "ks", "values")
     by_user = values.deal(columns, partial(_deal_curves, plan=plan, tasks=tasks), tasks)
@@ -98,12 +99,18 @@ def find_crossings(values: Rows, plan: CrossingPlan, tasks: int) -> pa.Table:
 
 
 def _crossing_measure(plan: CrossingPlan, pairs: Sequence[RunPair]) -> Measure:
-    """Return the measure for the crossings of some pairs; it needs all rows of a user at once."""
+    """Return the measure for some pairs' crossings.
+
+    It needs all rows of a user at once.
+    """
     return Measure(partial(sum_pairs, plan, pairs), CELL, partial(finish_pair, plan), ())
 
 
 def _deal_curves(tables: Iterable[pa.Table], plan: CrossingPlan, tasks: int) -> Iterator[Block]:
-    """Yield the curves at the cut-off of the plan: points in the place of cut-offs."""
+    """Yield the curves at the plan's cut-off.
+
+    Points stand in the place of cut-offs.
+    """
     run_ids = [run.run_id for run in plan.runs]
     for table in tables:
         rows = table.filter(pc.equal(table.column("metric"), plan.metric)).combine_chunks()
@@ -116,7 +123,10 @@ def _deal_curves(tables: Iterable[pa.Table], plan: CrossingPlan, tasks: int) -> 
 
 
 def cut_pairs(plan: CrossingPlan) -> list[list[RunPair]]:
-    """Return all pairs of runs in pieces whose sums a task can hold; a piece has one pair or more."""
+    """Return all run pairs in pieces small enough for tasks.
+
+    A piece has one pair or more.
+    """
     pairs = list(combinations(range(len(plan.runs)), 2))
     pair_bytes = SUM_BYTES * len(plan.given) * max(plan.bootstrap.replicates, 1)
     at_once = max(PIECE_BYTES // pair_bytes, 1)
@@ -124,9 +134,10 @@ def cut_pairs(plan: CrossingPlan) -> list[list[RunPair]]:
 
 
 def sum_pairs(plan: CrossingPlan, pairs: Sequence[RunPair], batches: Batches) -> Batches:
-    """Sum the curves of some pairs over a task's users: rows of `PAIR_TOTALS`.
+    """Sum some pairs' curves over a task's users.
 
-    The rows of a part and definition stand together, so that a task holds the sums of one of them.
+    Makes rows of `PAIR_TOTALS`. A part's and definition's rows stand together: a task holds sums for one at
+    a time.
     """
     totals: dict[tuple[str, str, int, int], list[Ints]] = {}
     for side in read_paired_values(batches, len(plan.runs), plan.given):
@@ -150,7 +161,10 @@ def _total_rows(totals: Mapping[tuple[str, str, int, int], list[Ints]]) -> Batch
 
 
 def _sum_pair(keys_u: Ints, first_ul: Floats, second_ul: Floats, bootstrap: Bootstrap) -> list[Ints]:
-    """Return sums of both curves; a user without a value of both at a point enters neither there."""
+    """Return both curves' sums.
+
+    A user without both values at a point counts in neither curve there.
+    """
     missing = np.isnan(first_ul) | np.isnan(second_ul)
     columns = np.where(np.tile(missing, 2), np.nan, np.column_stack([first_ul, second_ul]))
     boot, weights = resampling.bootstrap_sums(keys_u, columns, bootstrap.replicates, bootstrap.seed)
@@ -158,7 +172,10 @@ def _sum_pair(keys_u: Ints, first_ul: Floats, second_ul: Floats, bootstrap: Boot
 
 
 def finish_pair(plan: CrossingPlan, table: pa.Table) -> pa.Table:
-    """Find the crossing of one pair from the rows of `PAIR_TOTALS` of all tasks; no row for few users."""
+    """Find one pair's crossing from its rows of `PAIR_TOTALS`.
+
+    They come from all tasks. Few users: no row.
+    """
     moments, boot, weights = (
         np.sum([row.values.to_numpy() for row in table.column(name)], axis=0).reshape(shape)
         for name, shape in (

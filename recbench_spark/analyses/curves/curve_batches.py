@@ -1,13 +1,15 @@
-"""Learning curves of held-out users as functions of Arrow batches, without Spark.
+"""Held-out users' learning curves as functions of Arrow batches.
+
+They need no Spark.
 
     CURVE_USERS --measure_users--> CURVE_ROWS --sum_curves--> CURVE_TOTALS --finish_curves--> CURVE_MEANS
          |                             +------average_curves--> USER_VALUES (MANDCG)
          +--count_users--> CURVE_COUNTS --> rows of `checks`
 
-A user comes in with all rows, in the order of time or by item. Prefixes are made, folded in, ranked and
-measured here (`learning_curves`), so that vectors of prefixes never leave a task.
+A user comes in with all rows, by time or by item. Prefixes are made, folded in, ranked and measured here
+(`learning_curves`), so their vectors never leave a task.
 
-Axes: u users, p rows of the users, l points of the curve, c cut-offs, b bootstrap replicates.
+Axes: u users, p rows of the users, l curve points, c cut-offs, b bootstrap replicates.
 """
 
 from __future__ import annotations
@@ -56,10 +58,11 @@ CURVE_USERS = pa.schema(
         "equal_times": pa.bool_(),
     }
 )
-"""One row per held-out user: all rows in the order of time, or by item where hashes order them.
+"""One row per held-out user: all rows by time, or by item where hashes order them.
 
-`item_keys`: hashes of the item ids. `untrained`: true for items without training rows. `equal_times`: true
-if the first L rows have one time."""
+`item_keys`: hashed item ids. `untrained`: true for items without training rows. `equal_times`: true if the
+first L rows have one time.
+"""
 
 CURVE_ROWS = pa.schema(
     {
@@ -115,7 +118,7 @@ the longest history; and by point the given items, and those without training ro
 
 @dataclass(frozen=True)
 class CurveMember:
-    """A model of a pass: its run, and the model as tasks see it."""
+    """A model in a pass, with its run."""
 
     run_id: str
     model: PrefixScorer
@@ -123,14 +126,14 @@ class CurveMember:
 
 @dataclass(frozen=True)
 class CurvePlan:
-    """Plan of the curves of a night, the same for every model.
+    """A night's curves, the same for every model.
 
     Attributes:
         request: points, metrics, cut-offs, definition.
-        definitions: metric -> definition string of its rows.
-        draws: orders by hash; 0: the order of time.
-        seed: of these orders.
-        curve: axis of the definitions that says points, order, test and users.
+        definitions: metric -> definition string in its rows.
+        draws: orders by hash; 0: by time.
+        seed: for these orders.
+        curve: definition axis for points, order, test and users.
     """
 
     request: CurveRequest
@@ -140,7 +143,7 @@ class CurvePlan:
     curve: str = ""
 
     def list_cutoffs(self, metric: str) -> list[int | None]:
-        """Return the cut-offs of a metric; None: over the whole ranking."""
+        """Return a metric's cut-offs; None: over the whole ranking."""
         return cutoffs(metric, self.request.ks, self.request.uncut)
 
 
@@ -150,13 +153,15 @@ class CurvePlan:
 def measure_users(
     plan: CurvePlan, member: CurveMember, batches: Batches, *, device: str = WHOLE_ROWS
 ) -> Batches:
-    """Measure one model: rows of `CURVE_ROWS` from rows of `CURVE_USERS`, users at no point left out.
+    """Measure one model: `CURVE_ROWS` from `CURVE_USERS`.
+
+    Users at no point are left out.
 
     Args:
         plan: points, metrics, definition, orders.
         member: the model.
         batches: held-out users; a batch is measured in pieces of limited size.
-        device: device of torch, or WHOLE_ROWS; for "cpu", WHOLE_ROWS is used where it is faster.
+        device: torch device, or WHOLE_ROWS; for "cpu", WHOLE_ROWS is used where it is faster.
     """
     scorer, folder = member.model.open()
     for batch in batches:
@@ -173,19 +178,25 @@ def measure_users(
 
 
 def set_device(request: CurveRequest, scorer: Scorer, points_u: Ints, device: str) -> CurveRequest:
-    """Return the request with the device of some users: torch is not loaded for little work."""
+    """Return the request with the device for some users.
+
+    Little work does not load torch.
+    """
     little = device == "cpu" and is_little(scorer, int(points_u.sum()))
     return replace(request, device=WHOLE_ROWS if little else device)
 
 
 def select_standing(batch: pa.RecordBatch, plan: CurvePlan) -> tuple[pa.RecordBatch, Ints]:
-    """Return the users who stand at a point, and the number of their points, (u,)."""
+    """Return users who reach a point, and how many, (u,)."""
     points_u = count_points(flatten_lists(batch.column("items"))[0], plan.request.rule)
     return batch.filter(pa.array(points_u > 0)), points_u[points_u > 0]
 
 
 def list_orders(batch: pa.RecordBatch, plan: CurvePlan) -> list[tuple[CurveUsers, Ints]]:
-    """Return the users with their rows in order of time, or in each order by hash, and the rows' places."""
+    """Return users with ordered rows, and the rows' places.
+
+    There is one order by time, or each order by hash.
+    """
     offsets, items_p = flatten_lists(batch.column("items"))
     ratings_p = flatten_lists(batch.column("ratings"))[1]
     keys_u = batch.column("user_key").to_numpy()
@@ -221,13 +232,15 @@ def _value_rows(
 
 
 def repeat_list(values: Any, n: int) -> pa.Array:
-    """Return a list column with the same whole numbers in n rows."""
+    """Repeat whole numbers as a list column of n rows."""
     offsets = np.arange(n + 1, dtype=np.int32) * len(values)
     return pa.ListArray.from_arrays(offsets, pa.array(list(values) * n, pa.int32()))
 
 
 def nest_lists(values_ucl: Floats) -> pa.Array:
-    """Return lists of lists, a row a user: for each cut-off the values by point; NaN becomes NULL.
+    """Return lists of lists, one row per user.
+
+    Each cut-off has its values by point; NaN becomes NULL.
 
     >>> nest_lists(np.array([[[0.5, np.nan]]])).to_pylist()
     [[[0.5, None]]]
@@ -240,7 +253,10 @@ def nest_lists(values_ucl: Floats) -> pa.Array:
 
 
 def read_values(rows: pa.RecordBatch) -> Floats:
-    """Return the values of rows with the same points and cut-offs, (u, c, l); NULL becomes NaN."""
+    """Read values of equal points and cut-offs, (u, c, l).
+
+    NULL becomes NaN.
+    """
     ks, given = rows.column("ks")[0].as_py(), rows.column("given")[0].as_py()
     numbers = flatten_lists(rows.column("values").flatten())[1]
     return np.asarray(numbers, np.float64).reshape(rows.num_rows, len(ks), len(given))
@@ -250,7 +266,10 @@ def read_values(rows: pa.RecordBatch) -> Floats:
 
 
 def average_curves(batches: Batches) -> Batches:
-    """Compute MANDCG: rows of `USER_VALUES` with a run, from the rows of NDCG in `CURVE_ROWS`."""
+    """Compute MANDCG: `USER_VALUES` with a run, from NDCG curves.
+
+    batches: rows of `CURVE_ROWS`.
+    """
     for batch in batches:
         for rows in split_curves(batch):
             if rows.column("metric")[0].as_py() != CURVE_METRIC:
@@ -270,7 +289,10 @@ def average_curves(batches: Batches) -> Batches:
 
 
 def average_rows(rows: pa.RecordBatch) -> Floats:
-    """Return the mean of each user's curve at each cut-off, (u, c); NaN: no value at any point."""
+    """Average each user's curve at each cut-off, (u, c).
+
+    NaN: no value at any point.
+    """
     values_ucl, given = read_values(rows), rows.column("given")[0].as_py()
     standing_u = rows.column("points").to_numpy()
     columns = [average_points(values_ucl[:, c], given, standing_u) for c in range(values_ucl.shape[1])]
@@ -278,7 +300,10 @@ def average_rows(rows: pa.RecordBatch) -> Floats:
 
 
 def split_curves(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of each run, part, metric and definition; an empty batch yields nothing."""
+    """Yield rows by run, part, metric and definition.
+
+    An empty batch yields nothing.
+    """
     code_n = np.zeros(batch.num_rows, np.int64)
     for name in CURVE_KEY:
         codes = pc.dictionary_encode(batch.column(name))
@@ -292,7 +317,9 @@ def split_curves(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 @dataclass
 class CurveTotals:
-    """Sums over users for all columns of a curve: cut-offs x points, and of NDCG its means over the points.
+    """A curve's sums over users, for all columns.
+
+    Columns are cut-offs x points, and for NDCG its means over the points.
 
     Attributes:
         given, ks: points and cut-offs.
@@ -304,16 +331,16 @@ class CurveTotals:
     sums: tuple[Ints, ...]
 
     def add(self, other: CurveTotals) -> CurveTotals:
-        """Return the sums of both; the order does not change a bit."""
+        """Add both sums; the order changes no bit."""
         both = zip(self.sums, other.sums, strict=True)
         return CurveTotals(self.given, self.ks, tuple(one + more for one, more in both))
 
 
 def sum_curves(bootstrap: Bootstrap, batches: Batches) -> Batches:
-    """Sum the curves of a task's users: rows of `CURVE_TOTALS` from rows of `CURVE_ROWS`.
+    """Sum a task's curves: `CURVE_TOTALS` from `CURVE_ROWS`.
 
-    Rows of one run stand together, so a task holds the sums of one run: 16 bytes for each metric, cut-off,
-    point and replicate, at most 256 MiB (`config.evaluation.MAX_CURVE_SUMS`).
+    One run's rows stand together, so a task holds one run's sums: 16 bytes per metric, cut-off, point and
+    replicate, at most 256 MiB (`config.evaluation.MAX_CURVE_SUMS`).
     """
     totals: dict[tuple[str, ...], CurveTotals] = {}
     for batch in batches:
@@ -352,7 +379,7 @@ def _totals_batches(totals: Mapping[tuple[str, ...], CurveTotals]) -> Batches:
 
 
 def finish_curves(bootstrap: Bootstrap, table: pa.Table) -> pa.Table:
-    """Finish one curve: rows of `CURVE_MEANS` from the rows of `CURVE_TOTALS` of all tasks."""
+    """Finish one curve: `CURVE_MEANS` from all tasks' `CURVE_TOTALS`."""
     given, ks = table.column("given")[0].as_py(), table.column("ks")[0].as_py()
     metric = table.column("metric")[0].as_py()
     columns: list[tuple[int | None, int | None]] = [(k, point) for k in ks for point in given]
@@ -371,7 +398,10 @@ def finish_curves(bootstrap: Bootstrap, table: pa.Table) -> pa.Table:
 
 
 def _finish_columns(bootstrap: Bootstrap, table: pa.Table, columns: int) -> tuple[dict[str, Floats], Ints]:
-    """Return mean, error, interval and share below 0 of each column, and its number of users."""
+    """Return numbers and user counts for each column.
+
+    The numbers are mean, error, interval and share below 0.
+    """
     shapes = {"moments": (-1, 5), "below": (-1,), "boot": (-1, columns), "weights": (-1, columns)}
     moments, below, boot, weights = (
         reduce(np.add, [row.values.to_numpy() for row in table.column(name)]).reshape(shape)
@@ -385,7 +415,7 @@ def _finish_columns(bootstrap: Bootstrap, table: pa.Table, columns: int) -> tupl
 
 
 def _hide(numbers: Floats, few: Bools) -> pa.Array:
-    """Return the numbers; NULL where they are no number, or of few users."""
+    """Return the numbers; NULL for NaN or few users."""
     return pa.array(numbers, pa.float64(), mask=np.isnan(numbers) | few)
 
 
@@ -393,7 +423,10 @@ def _hide(numbers: Floats, few: Bools) -> pa.Array:
 
 
 def count_users(plan: CurvePlan, batches: Batches) -> Batches:
-    """Count what no model changes: a row of `CURVE_COUNTS` for each part of each batch of `CURVE_USERS`."""
+    """Count what no model changes: rows of `CURVE_COUNTS`.
+
+    There is one for each part in each batch of `CURVE_USERS`.
+    """
     for batch in batches:
         for part in batch.column("part").unique().to_pylist():
             yield _count_part(plan, part, batch.filter(pc.equal(batch.column("part"), part)))
@@ -426,7 +459,10 @@ def _count_part(plan: CurvePlan, part: str, batch: pa.RecordBatch) -> pa.RecordB
 
 
 def _count_prefixes(plan: CurvePlan, users: CurveUsers, untrained_p: Bools) -> tuple[Ints, Ints, Bools]:
-    """Return given items and untrained ones by point, and true for users without a relevant row at one."""
+    """Return given and untrained items by point, and a mask.
+
+    The mask is true for users without a relevant row at a point.
+    """
     rule, n = plan.request.rule, len(users.keys_u)
     prefixes = make_prefixes(users.offsets, rule)
     place_x = np.searchsorted(rule.given, prefixes.point_x)
@@ -441,7 +477,10 @@ def _count_prefixes(plan: CurvePlan, users: CurveUsers, untrained_p: Bools) -> t
 
 
 def merge_counts(rows: pa.Table) -> dict[str, dict[str, Any]]:
-    """Add up rows of `CURVE_COUNTS`: part -> its counts; `longest` is the largest."""
+    """Add up rows of `CURVE_COUNTS`: part -> its counts.
+
+    `longest` is the largest.
+    """
     merged: dict[str, dict[str, Any]] = {}
     for row in rows.to_pylist():
         total = merged.get(row["part"])

@@ -1,7 +1,7 @@
-"""Ranks along learning curves as rows, for files that ask for them: functions of batches without Spark.
+"""Ranks along learning curves as rows, on request.
 
-A night needs no such rows: its values follow from ranks inside a task. Axes: u users, p tested items of the
-pairs, x pairs (user, point).
+These are functions of batches without Spark. A night needs no such rows: its values follow from ranks
+inside a task. Axes: u users, p the pairs' tested items, x pairs (user, point).
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ CURVE_RANKED = pa.schema(
 def rank_users(
     plan: CurvePlan, member: CurveMember, batches: Batches, *, device: str = WHOLE_ROWS
 ) -> Batches:
-    """Rank the tested items of each user, order and point: rows of `CURVE_RANKED` from `CURVE_USERS`.
+    """Rank tested items for each user, order and point.
 
-    The ranks are those from which `curve_batches.measure_users` computes its values. One batch of limited
-    size is in memory.
+    Makes rows of `CURVE_RANKED` from `CURVE_USERS`. `curve_batches.measure_users` computes its values from
+    the same ranks. One batch of limited size is in memory.
 
     Args:
         plan: points, metrics, definition, orders.

@@ -1,8 +1,8 @@
-"""Values of users after each number of given ratings: prefixes are folded in, ranked and measured.
+"""User values after each number of given ratings.
 
-Nothing here imports Spark. A user's row (items and ratings in the order in which they are given) comes in
-once. Vectors of prefixes are made here, and never leave. A batch holds the pairs (user, point) of some
-users: their vectors, and their lists of truth and of items that are no candidates.
+Prefixes are folded in, ranked and measured, without Spark. A user's row (items and ratings in the order
+given) comes in once. Vectors for prefixes are made here, and never leave. A batch holds some users' pairs
+(user, point): their vectors, and their lists with truth and excluded items.
 
 Axes: u users, p rows of the users, x pairs (user, point), l points, c cut-offs.
 """
@@ -36,21 +36,22 @@ from recbench_spark.splits.kernels.prefixes import (
 )
 
 BATCH_ENTRIES = 1 << 21
-"""Entries of given, tested and masked lists in a batch: 50 MB of whole numbers."""
+"""Given, tested and masked list entries in a batch: 50 MB of whole numbers."""
 
 BATCH_PAIRS = 1 << 14
-"""Pairs (user, point) of a batch: 4 MB of vectors of 64 numbers in float32, and twice 8 MB in float64."""
+"""Pairs (user, point) in a batch: 4 MB for vectors with 64 numbers in float32, and twice 8 MB in float64.
+"""
 
 MODES = ("unseen", "rated")
-"""Candidates of a prefix: the catalogue without the given items, or the user's tested items alone."""
+"""A prefix's candidates: the catalogue without given items, or the user's tested items alone."""
 
 
 @dataclass(frozen=True)
 class CurveUsers:
-    """Users with their rows, in the order in which the rows are given.
+    """Users with their rows, in the order given.
 
     Attributes:
-        keys_u: hashes of the users.
+        keys_u: hashed users.
         offsets: (u + 1,) bounds of the users' rows.
         items_p: item indices; -1 for an item outside the catalogue.
         ratings_p: ratings.
@@ -68,21 +69,21 @@ class CurveUsers:
         return CurveUsers(self.keys_u[start:stop], offsets, self.items_p[rows], self.ratings_p[rows])
 
     def reorder(self, places: Ints) -> CurveUsers:
-        """Return the same users with their rows in another order."""
+        """Return the same users with reordered rows."""
         return CurveUsers(self.keys_u, self.offsets, self.items_p[places], self.ratings_p[places])
 
 
 @dataclass(frozen=True)
 class CurveRequest:
-    """Request for values along a curve.
+    """Values wanted along a curve.
 
     Attributes:
         rule: who stands at which point, and what is tested there.
-        metrics: names of metrics that have values at a cut-off.
+        metrics: metrics with values at a cut-off.
         ks: cut-offs.
-        definition: of the metrics; candidates are `unseen` or `rated`.
+        definition: for the metrics; candidates are `unseen` or `rated`.
         uncut: also values over the whole ranking.
-        device: device of torch, or WHOLE_ROWS.
+        device: torch device, or WHOLE_ROWS.
     """
 
     rule: PrefixRule
@@ -93,7 +94,11 @@ class CurveRequest:
     device: str = WHOLE_ROWS
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for candidates that prefixes cannot have."""
+        """Refuse candidate modes unfit for prefixes.
+
+        Raises:
+            ConfigError: the definition has such a mode.
+        """
         if self.definition.candidates not in MODES:
             raise ConfigError(
                 f"learning curves with candidates '{self.definition.candidates}'", " or ".join(MODES)
@@ -103,11 +108,13 @@ class CurveRequest:
 def measure_prefixes(
     scorer: Scorer, folder: PrefixFolder | None, users: CurveUsers, request: CurveRequest
 ) -> dict[str, Floats]:
-    """Return the values of each metric: (u, l, c), NaN where a user does not stand or is left out.
+    """Return each metric's values: (u, l, c).
+
+    NaN where a user does not stand or is left out.
 
     Args:
         scorer: the model.
-        folder: makes vectors of prefixes; None for a model that scores by history or by item alone.
+        folder: makes vectors from prefixes; None for models scoring by history or by item alone.
         users: all rows of each user.
         request: points, metrics and definition.
     """
@@ -123,13 +130,13 @@ def measure_prefixes(
 
 
 class RankedPrefixes(NamedTuple):
-    """Rankings of the pairs of one batch.
+    """One batch's pairs (user, point), ranked.
 
     Attributes:
-        user_x: the user of each pair.
+        user_x: each pair's user.
         point_x: the number of given ratings.
-        items_p: tested items of the pairs, bounded by `rankings.offsets`.
-        rankings: their ranks, a user of which is a pair.
+        items_p: the pairs' tested items, bounded by `rankings.offsets`.
+        rankings: their ranks; a user there is a pair.
     """
 
     user_x: Ints
@@ -141,7 +148,10 @@ class RankedPrefixes(NamedTuple):
 def rank_prefixes(
     scorer: Scorer, folder: PrefixFolder | None, users: CurveUsers, request: CurveRequest
 ) -> Iterator[RankedPrefixes]:
-    """Yield the rankings of all pairs in batches of limited size; arguments as `measure_prefixes`."""
+    """Yield all pairs' rankings in batches of limited size.
+
+    Arguments as `measure_prefixes`.
+    """
     for start, stop in cut_batches(users, request.rule):
         batch = users.select_users(start, stop)
         prefixes = make_prefixes(batch.offsets, request.rule)
@@ -151,7 +161,10 @@ def rank_prefixes(
 
 
 def cut_batches(users: CurveUsers, rule: PrefixRule) -> Iterator[tuple[int, int]]:
-    """Yield ranges of users, each with at least one user, that keep a batch within its limits."""
+    """Yield user ranges small enough for a batch.
+
+    Each has at least one user.
+    """
     pairs_u = count_points(users.offsets, rule)
     entries_u = pairs_u * (np.diff(users.offsets) + rule.given[-1])
     load_u = np.maximum(entries_u / BATCH_ENTRIES, pairs_u / BATCH_PAIRS)
@@ -198,9 +211,9 @@ def _count(
 def fold_pairs(
     folder: PrefixFolder | None, users: CurveUsers, prefixes: PrefixRows, definition: Definition
 ) -> tuple[UserBlock, Bools]:
-    """Return what scorers need of each pair, and true for pairs that the model knows.
+    """Return what scorers need for each pair, and a mask.
 
-    As in a night, a history holds the relevant rows alone.
+    The mask is true for pairs known to the model. As in a night, a history holds relevant rows alone.
     """
     keys_x = users.keys_u[prefixes.user_x]
     relevant = is_relevant(users.ratings_p[prefixes.given_p], definition)

@@ -1,4 +1,4 @@
-"""Settings of the section `evaluation.learning_curve`: who stands at which point, and what is tested."""
+"""Section `evaluation.learning_curve`: points, users, and tested rows."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pydantic import Field, field_validator, model_validator
 from recbench_spark.core.strict_settings import Count, Seed, Strict
 
 MAX_POINTS = 1000
-"""Most points of a curve: each of them is a row of `learning_curves` for each metric and cut-off."""
+"""Most points in a curve: each is a row of `learning_curves` per metric and cut-off."""
 
 MAX_DRAWS = 100
 
 
 class LearningCurve(Strict):
-    """Values of a model after a held-out user has given 1, 2, ... L ratings.
+    """Values after a held-out user has given 1, 2, ... L ratings.
 
-    `given`: L, for the points 1 .. L; or a list of points. `order`: the order of a user's rows, that of
-    time or that of a hash with `seed`, of which `draws` are averaged. `test`: with `common` the first L
-    rows are neither truth nor candidates at any point; with `rest` all that is not given is the truth.
-    `minimum`: fewest tested rows. `users`: `fixed` are those with L + minimum rows or more, at every
-    point; with `as_long_as` a user of n rows stands up to min(L, n - minimum). `rankings`: also keep the
-    ranks of each user's tested items at each point (table `curve_rankings`).
+    `given`: L, for the points 1 .. L; or a list of points. `order`: the order of a user's rows, by time or
+    by a hash with `seed`; `draws` such orders are averaged. `test`: with `common` the first L rows are
+    neither truth nor candidates at any point; with `rest` everything not given is the truth. `minimum`:
+    fewest tested rows. `users`: `fixed` are those with L + minimum rows or more, at every point; with
+    `as_long_as` a user with n rows stands up to min(L, n - minimum). `rankings`: also keep the ranks of
+    each user's tested items at each point (table `curve_rankings`).
     """
 
     added_later: ClassVar[frozenset[str]] = frozenset({"rankings"})
@@ -31,9 +31,9 @@ class LearningCurve(Strict):
     given: tuple[Count, ...] | Annotated[int, Field(ge=1, le=MAX_POINTS)]
     order: Literal["time", "hash"] = "time"
     draws: Annotated[int, Field(ge=1, le=MAX_DRAWS)] = 1
-    """Orders by hash for each user, whose values are averaged; for `order` hash."""
+    """Orders by hash for each user, for `order` hash; their values are averaged."""
     seed: Seed = 42
-    """Seed of the orders by hash."""
+    """Seed for orders by hash."""
     test: Literal["common", "rest"] = "common"
     minimum: Count = 1
     users: Literal["fixed", "as_long_as"] = "fixed"

@@ -1,1 +1,1 @@
-"""Estimates that correct for exposure bias, propensities, and logged rounds."""
+"""Exposure bias: corrected estimates, propensities, logged rounds."""

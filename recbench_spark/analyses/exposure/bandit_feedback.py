@@ -1,7 +1,7 @@
-"""Off-policy evaluation: the value of a policy from rounds that another policy logged, with intervals.
+"""Off-policy evaluation: a policy's value from another policy's rounds.
 
-Rounds are added as whole numbers, so their order and the tasks do not change a bit. Without Spark.
-Axes: n rounds, e estimators.
+Values have intervals. Rounds are added as whole numbers, so neither their order nor the tasks change a bit.
+Without Spark. Axes: n rounds, e estimators.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from recbench_spark.metrics.predictions import MetricRow, number_row
 
 METRIC = "policy_value"
 HEAVY_WEIGHT_SHARE = 0.05
-"""Largest share of the total weight that one round may have without a warning."""
+"""Share of the total weight that one round may have before a warning."""
 
 FAR_STANDARD_ERRORS = 4.0
-"""Largest distance of the mean weight from 1, in standard errors, without a warning."""
+"""Distance of the mean weight from 1, in standard errors, before a warning."""
 
 
 @dataclass(frozen=True)
 class PolicyPlan:
-    """Settings of an estimate, for tasks that read rounds: reward, propensity, pi_e.
+    """Settings for tasks reading rounds: reward, propensity, pi_e.
 
     Attributes:
         settings: bounds on weights.
-        policy: name of the evaluated policy, for the definition.
-        level: level of the intervals, which are normal; errors treat rounds as independent.
-        modelled: rounds have q (expected reward of the logged action) and q_policy (mean over the actions
-            of the policy).
+        policy: the evaluated policy's name, for the definition.
+        level: level for intervals, which are normal; errors treat rounds as independent.
+        modelled: rounds have q (expected reward of the logged action) and q_policy (mean over the policy's
+            actions).
     """
 
     settings: EstimatorSettings
@@ -61,13 +61,13 @@ class PolicyPlan:
         return Rounds(reward, target / propensity, *model)
 
     def add_parts(self, rounds: Rounds) -> Floats:
-        """Return what each round adds to numerators and denominators, (n, 2 e)."""
+        """Return each round's numerators and denominators, (n, 2 e)."""
         return np.concatenate(contributions(rounds, self.names, self.settings), axis=1)
 
 
 @dataclass(frozen=True)
 class RoundFacts:
-    """Facts of some rounds; those of several tasks are added.
+    """Counts and maxima over some rounds; tasks' facts are added.
 
     Attributes:
         n: number of rounds.
@@ -84,7 +84,7 @@ class RoundFacts:
     largest: Floats | float = 0.0
 
     def __add__(self, other: RoundFacts) -> RoundFacts:
-        """Return the facts of both."""
+        """Join two tasks' facts."""
         return RoundFacts(
             self.n + other.n,
             (self.wrong[0] + other.wrong[0], self.wrong[1] + other.wrong[1]),
@@ -95,7 +95,7 @@ class RoundFacts:
 
 
 def find_facts(tables: Iterable[pa.Table], plan: PolicyPlan) -> RoundFacts:
-    """Count the rounds of a task."""
+    """Count a task's rounds."""
     return reduce(add, (_count_rounds(rows, plan) for rows in tables), RoundFacts())
 
 
@@ -111,7 +111,7 @@ def _count_rounds(rows: pa.Table, plan: PolicyPlan) -> RoundFacts:
 
 
 def sum_rounds(tables: Iterable[pa.Table], plan: PolicyPlan, scale_c: Floats) -> Sums | None:
-    """Add up the moments of a task's scaled parts, (6, e); None without rounds."""
+    """Add up a task's scaled moments, (6, e); None without rounds."""
     e, total = len(plan.names), None
     for rows in tables:
         scaled = plan.add_parts(plan.read(rows)) * scale_c
@@ -121,16 +121,16 @@ def sum_rounds(tables: Iterable[pa.Table], plan: PolicyPlan, scale_c: Floats) ->
 
 
 def find_scale(facts: RoundFacts) -> Floats:
-    """Return the powers of two by which parts are scaled, (2 e,)."""
+    """Return powers of two to scale parts by, (2 e,)."""
     return np.array([scaling(float(x)) for x in np.atleast_1d(facts.largest)])
 
 
 def estimate_values(moments: Sums, scale_c: Floats, plan: PolicyPlan) -> list[MetricRow]:
-    """Estimate the mean reward per round of a policy by each estimator: rows of `metrics`.
+    """Estimate a policy's mean reward per round: rows of `metrics`.
 
     Args:
-        moments: the sums of all rounds by `sum_rounds`.
-        scale_c: the scale of their parts.
+        moments: `sum_rounds` over all rounds.
+        scale_c: the parts' scale.
         plan: as there.
     """
     ratio, spread, n = exact_ratio_and_error(moments)
@@ -161,10 +161,11 @@ def _definition(estimator: str, plan: PolicyPlan) -> str:
 
 
 def check_rounds(facts: RoundFacts, moments: Sums, scale_c: Floats, plan: PolicyPlan) -> list[Check]:
-    """Check the basis of the estimates: rounds, effective rounds, heavy weights, the mean weight.
+    """Check what the estimates rest on.
 
-    The denominator of `snips` is the weight. Where the propensities are right and the logging policy covers
-    the actions of the evaluated policy, the weights have mean 1.
+    These are the numbers of rounds and of effective rounds, heavy weights, and the mean weight. `snips` has
+    the weight as its denominator. If the propensities are right and the logging policy covers the evaluated
+    policy's actions, the weights have mean 1.
     """
     snips, n = plan.names.index("snips"), facts.n
     sums = np.array(moments.fractions(), dtype=object).reshape(6, -1)[:, snips]

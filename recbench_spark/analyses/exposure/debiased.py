@@ -1,9 +1,9 @@
-"""Debiased estimates under exposure bias, by several estimators, from the rankings of one run.
+"""Debiased estimates by several estimators, from one run's rankings.
 
-Users are added as whole numbers (`core.ratios`, `core.resampling`), so that an estimate does not
-depend on the partitioning. Its interval resamples users, and with them the denominator and the sizes of the
-strata. Uniformly exposed parts need no correction and are left out.
-Axes: u users, c columns (metric x cut-off), s strata, r bootstrap replicates.
+They correct exposure bias. Users are added as whole numbers (`core.ratios`, `core.resampling`), so an
+estimate does not depend on the partitioning. Its interval resamples users, and with them the denominator
+and the strata's sizes. Uniformly exposed parts need no correction and are left out. Axes: u users, c
+columns (metric x cut-off), s strata, r bootstrap replicates.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ from recbench_spark.storage.shared_arrays import flatten_lists
 
 KEY = (*SLICE, "estimator", "strata", "metric")
 EstimateKey = tuple[str, str, int | None, str | None]
-"""Part, estimator; for `stratified` also the index of the strata in the plan, and the metric."""
+"""Part, estimator; for `stratified` also the strata's index in the plan, and the metric."""
 
 
 def estimation_measure(plan: EstimationPlan) -> Measure:
-    """Return the measure for each metric and cut-off by each estimator that has a value.
+    """Return the measure for all estimates with a value.
 
-    It reads rankings with `propensity`; with the columns of `rewards.add_rewards` where the plan has a
-    reward model. Its results are rows of `metrics` and, as `replicates`, those of `EstimationPlan.compared`
-    (else NULL).
+    It has each metric and cut-off by each estimator. It reads rankings with `propensity`; with the columns
+    from `rewards.add_rewards` where the plan has a reward model. It makes rows of `metrics` and, as
+    `replicates`, those for `EstimationPlan.compared` (else NULL).
     """
     rewards = ("truth_rewards", "listed_rewards") if plan.rewards else ()
     needs = (*RANKING_COLUMNS, "propensity", *rewards)
@@ -80,7 +80,10 @@ _TOTALS = pa.schema(
 def _totals(
     plan: EstimationPlan, part: str, users: pa.RecordBatch
 ) -> dict[tuple[str, int | None, str | None], Ints]:
-    """Add up whole numbers over users, for each estimator, and for each number of strata and metric."""
+    """Add up whole numbers over users.
+
+    There are sums for each estimator, and for each number of strata and metric.
+    """
     rankings, keys = to_rankings(users), users.column("user_key").to_numpy()
     propensity_p = flatten_lists(users.column("propensity"))[1]
     totals: dict[tuple[str, int | None, str | None], Ints] = {}
@@ -113,7 +116,10 @@ def _sum_weighted(
     *,
     rewards: Rewards | None,
 ) -> Iterator[tuple[str, Ints]]:
-    """Yield the totals of each estimator for `_finish_weighted`; all share the bootstrap weights."""
+    """Yield each estimator's totals for `_finish_weighted`.
+
+    All share the bootstrap weights.
+    """
     parts_by_metric = _contributions(plan, rankings, propensity_p, rewards)
     scaled = {
         name: _join_parts(
@@ -161,7 +167,10 @@ def _scale_parts(parts: Parts, scalings: tuple[float, float]) -> Parts:
 
 
 def _size_factor(parts: Parts) -> Floats:
-    """Return each user's number of items where the estimate is multiplied by their mean, else 1."""
+    """Return each user's number of items, or 1.
+
+    It is 1 unless the estimate is multiplied by the mean number.
+    """
     size = np.ones_like(parts.numerator) if parts.size is None else parts.size
     factor: Floats = np.where(np.isnan(parts.numerator), np.nan, size)
     return factor
@@ -186,7 +195,10 @@ def _split_totals(totals: Ints, *shapes: tuple[int, ...]) -> list[Ints]:
 
 @dataclass(frozen=True)
 class _Estimates:
-    """Estimates: value, standard error and users, (c,) each, and replicates, (r, c)."""
+    """One part's values, with errors, users and replicates.
+
+    Value, standard error and users, (c,) each, and replicates, (r, c).
+    """
 
     value: Floats
     error: Floats
@@ -204,18 +216,21 @@ def _finish_weighted(plan: EstimationPlan, part: str, estimator: str, totals: In
     mean_size = exposure.divide_sums(resampling.from_sums(sizes), users.astype(np.float64))
     value, replicates = ratio * back * mean_size, exposure.replicate_estimates(sums) * back
     if estimator == exposure.POOLED:
-        # Columns 3 and 4 of the moments are the sum of the denominators.
+        # Moment columns 3 and 4 are the summed denominators.
         mean = resampling.from_sums(moments[:, 3:5]) / scalings[:, 1] / np.maximum(users, 1)
         means = resampling.replicate_means(sums[1], sums[3]) / scalings[:, 1]
         value, replicates = value * _pool_factors(plan, mean), replicates * _pool_factors(plan, means)
-    # These are products of a ratio and a mean: the delta method of the ratio alone is not their error.
+    # These are products of a ratio and a mean: the ratio's delta method alone is not their error.
     pooled = np.array([estimator == "snips_global" and x.metric in exposure.SUMS for x in columns])
     error = np.where(pooled | (estimator == exposure.POOLED), _replicate_stderr(replicates), error * back)
     return _Estimates(value, error, users, replicates)
 
 
 def _pool_factors(plan: EstimationPlan, mean_xc: Floats) -> Floats:
-    """Return the factors that turn quotients of `ips_pooled` into estimates, from mean denominators."""
+    """Return factors from quotients to `ips_pooled` estimates.
+
+    They follow from mean denominators.
+    """
     factors, start = np.empty_like(mean_xc), 0
     for metric in plan.estimable_metrics(exposure.POOLED):
         end = start + len(plan.columns(exposure.POOLED, metric))
@@ -226,7 +241,7 @@ def _pool_factors(plan: EstimationPlan, mean_xc: Floats) -> Floats:
 
 
 def _replicate_stderr(replicates_rc: Floats) -> Floats:
-    """Return the standard deviation of the replicates, NaN for fewer than two."""
+    """Return the replicates' standard deviation; NaN below two."""
     estimable = (~np.isnan(replicates_rc)).sum(axis=0) > 1
     spread: Floats = np.full(estimable.shape, np.nan)
     if estimable.any():
@@ -240,7 +255,10 @@ def _replicate_stderr(replicates_rc: Floats) -> Floats:
 def _sum_strata(
     plan: EstimationPlan, cut: StratumEdges, rankings: Rankings, propensity_p: Floats, keys: Ints
 ) -> Iterator[tuple[str, Ints]]:
-    """Yield the totals of each metric for `_finish_stratified`; all share the bootstrap weights."""
+    """Yield each metric's totals for `_finish_stratified`.
+
+    All share the bootstrap weights.
+    """
     measured, boot, s = plan.measured, plan.measured.bootstrap, len(cut.items)
     values, sizes_us = exposure.measure_by_stratum(
         rankings,
@@ -250,7 +268,7 @@ def _sum_strata(
         measured.ks,
         definition=measured.definition,
     )
-    # Users without truth in a stratum are not averaged there, as in a slice, also where empty users count.
+    # Users without truth in a stratum are not averaged there, as in a slice, even where empty users count.
     flat_values = {
         name: np.where(sizes_us[:, :, None] > 0, value, np.nan).reshape(len(keys), -1)
         for name, value in values.items()
@@ -292,7 +310,10 @@ def _finish_stratified(plan: EstimationPlan, cut: StratumEdges, metric: str, tot
 
 
 def _finish(plan: EstimationPlan, table: pa.Table) -> pa.Table:
-    """Compute the estimates of one part and estimator (for strata: of one number of strata and metric)."""
+    """Compute the estimates for one part and estimator.
+
+    For strata: for one number of strata and one metric.
+    """
     rows = [row.values.to_numpy() for row in table.column("totals")]
     totals: Ints = np.stack(rows).sum(axis=0, dtype=np.int64)
     part, estimator, n, metric = (
@@ -319,7 +340,7 @@ def _finish(plan: EstimationPlan, table: pa.Table) -> pa.Table:
 
 
 def missing_estimates(plan: EstimationPlan) -> list[tuple[MetricColumn, str]]:
-    """List the columns without a value, each with the reason."""
+    """List columns without a value, each with the reason."""
     return [
         (column, reason)
         for estimator in plan.estimators
@@ -334,7 +355,10 @@ def missing_estimates(plan: EstimationPlan) -> list[tuple[MetricColumn, str]]:
 
 @dataclass(frozen=True)
 class Proposal:
-    """Estimates by number of strata, intervals of the steps between them, and the proposed number."""
+    """Estimates by number of strata, and the proposed number.
+
+    steps: an interval for each step to the next number of strata.
+    """
 
     strata: tuple[int, ...]
     values: tuple[float, ...]
@@ -343,12 +367,13 @@ class Proposal:
 
 
 def propose_strata(rows: list[Any], plan: EstimationPlan, part: str) -> Proposal:
-    """Propose the number of strata from which neighbouring numbers agree
-    (`analyses.sampling.kernels.strata.propose`).
+    """Propose the number of strata from which neighbours agree.
+
+    See `analyses.sampling.kernels.strata.propose`.
 
     Args:
         rows: results of `estimation_measure`; only those with replicates are used.
-        plan: plan of the estimates.
+        plan: plan for the estimates.
         part: held-out part.
     """
     by_definition = {row.definition: row for row in rows if row.part == part and row.replicates is not None}

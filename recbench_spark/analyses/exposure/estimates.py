@@ -1,6 +1,7 @@
-"""Estimate metrics from rating matrices and from logged rounds on either runner, without Spark.
+"""Metrics estimated from rating matrices and logged rounds.
 
-Inputs are what `input_rows.open_input` opens: frames of Spark, tables in memory, and paths.
+Either runner can do it; this module needs no Spark. Inputs are what `input_rows.open_input` opens: Spark
+frames, tables in memory, and paths.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from recbench_spark.storage.blocks import ChangedRows, Engine, Side, Sides, Stor
 from recbench_spark.storage.packed_blocks import unpack_blocks
 
 DOUBLE, TEXTS = "double", (*IDS, "position")
-"""Type of values, and the columns that are joined as text."""
+"""Type of values, and columns joined as text."""
 
 # ------------------------------------------------------------------------------- rating matrices
 
@@ -54,23 +55,24 @@ def estimate_matrix(
     *,
     floor: float | None = None,
 ) -> Result:
-    """Estimate MSE and MAE over all cells by naive, IPS, SNIPS and DR means (Schnabel et al. 2016).
+    """Estimate MSE and MAE over a rating matrix's cells.
 
-    Matrix and log are dealt by user in one shuffle, and joined and summed by tasks.
+    The means are naive, IPS, SNIPS and DR (Schnabel et al. 2016). Matrix and log are dealt by user in one
+    shuffle, and joined and summed by tasks.
 
     Args:
         engine: the runner.
-        matrix: user_id, item_id, prediction of every cell; imputed, the rating that a model expects, for
-            DR; rating (NULL where unknown) if there is no log.
-        log: user_id, item_id, rating of the cells whose rating is known; None: the matrix has them.
+        matrix: user_id, item_id, prediction for every cell; imputed, the rating a model expects, for DR;
+            rating (NULL where unknown) if there is no log.
+        log: user_id, item_id, rating for cells with a known rating; None: the matrix has them.
         propensities: propensity by item_id, by user_id and item_id, or by rating.
         bootstrap: replicates over users, level, seed.
         floor: smaller propensities are raised to it, and those above 1 are lowered to 1.
 
     Raises:
         SchemaError: a column is missing.
-        DataError: a value cannot be used, a cell occurs twice, a rating has no prediction or propensity,
-            or a propensity is outside (0, 1].
+        DataError: a value cannot be used, a cell occurs twice, a rating has no prediction or propensity, or
+            a propensity is outside (0, 1].
     """
     opened = open_input(engine, matrix, (), "matrix")
     names = opened.schema.names
@@ -98,7 +100,7 @@ def estimate_matrix(
 
 
 def _select_rated(engine: Engine, opened: InputRows) -> InputRows:
-    """Return the cells of a matrix whose rating is known."""
+    """Return the matrix cells with a known rating."""
     columns = (*IDS, "rating")
     if opened.table is not None:
         return open_table(engine, _drop_unrated(opened.table))
@@ -135,7 +137,7 @@ def _join_cells(
     keys: Sequence[str],
     floor: float | None,
 ) -> pa.Table:
-    """Join the cells of a task with their ratings and the propensities of these."""
+    """Join a task's cells with their ratings and propensities."""
     cells, rated, own = (_open_side(sides, n, schema) for n, schema in enumerate(schemas))
     table = own if chances is None else chances
     if floor is not None:
@@ -156,7 +158,11 @@ def _set_numbers(rows: pa.Table, name: str, values: Any) -> pa.Table:
 
 
 def _refuse_cells(total: CellSums) -> None:
-    """Refuse what cannot be estimated. Raises DataError."""
+    """Refuse cells unfit for an estimate.
+
+    Raises:
+        DataError: naming the fault.
+    """
     if total.twice:
         raise DataError("a cell occurs twice", "in the matrix, the log or the propensities")
     for fault, n in zip(FAULTS, total.faults, strict=True):
@@ -192,12 +198,12 @@ def _column_check(column: str, names: str) -> Check:
 
 @dataclass(frozen=True)
 class Policy:
-    """A policy whose value is estimated.
+    """A policy to evaluate.
 
     Attributes:
         name: its name in the definition.
-        chance: its probability of each action; None: the rounds, or the table, have them.
-        table: item_id[, position] as text, pi_e; an action that it lacks has 0.
+        chance: its probability for each action; None: the rounds, or the table, have them.
+        table: item_id[, position] as text, pi_e; an action missing here has 0.
     """
 
     name: str = "given"
@@ -206,7 +212,7 @@ class Policy:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Columns by which rounds are joined with the table."""
+        """Columns joining rounds with the table."""
         return () if self.table is None else tuple(self.table.column_names[:-1])
 
     def add_chances(self, rows: pa.Table) -> pa.Table:
@@ -222,19 +228,19 @@ class Policy:
 def estimate_rounds(
     engine: Engine, rounds: Any, policy: Policy, settings: EstimatorSettings, level: float
 ) -> Result:
-    """Estimate the value of a policy by IPS, clipped IPS and SNIPS.
+    """Estimate a policy's value by IPS, clipped IPS and SNIPS.
 
     With a reward model also by DM, DR, switch-DR and DRos. One pass checks the values, one counts them, and
     one adds them up.
 
     Args:
         engine: the runner.
-        rounds: reward, propensity of the logged action, pi_e (the policy's probability of it) unless the
-            policy tells; q and q_policy: the reward a model expects of that action, and of the policy's
+        rounds: reward, propensity of the logged action, pi_e (the policy's probability for it) unless the
+            policy tells; q and q_policy: a model's expected reward for this action, and for the policy's
             actions on average.
         policy: the evaluated policy.
         settings: bounds on weights.
-        level: level of the intervals.
+        level: level for intervals.
 
     Raises:
         SchemaError: a column is missing.
@@ -286,9 +292,10 @@ def read_policy(engine: Engine, policy: Any) -> Policy:
 
 
 def estimate_policy(engine: Engine, rounds: Any) -> Policy:
-    """Estimate a policy by the share of each item at a position in its own rounds.
+    """Estimate a policy by item shares at each position.
 
-    This estimates the policy over all contexts. The intervals do not include the error of this estimate.
+    The shares are counted in its own rounds. This estimates the policy over all contexts. The intervals do
+    not include this estimate's error.
     """
     keys = ("item_id", "position")
     opened = open_input(engine, rounds, (), "rounds")
@@ -315,7 +322,7 @@ def _count_shown(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
 
 
 def collect_rows(checked: CheckedInput) -> pa.Table:
-    """Return all rows of a small table: the driver and each task hold them."""
+    """Return a small table's rows, for driver and tasks."""
     schema = _type_side(checked.names)
     return pa.concat_tables(checked.rows.each(schema.names, partial(_gather, schema=schema)))
 

@@ -1,4 +1,7 @@
-"""Plan of debiased estimates: metrics, estimators and settings, and bounds of what users add to a sum."""
+"""Plans for debiased estimates: metrics, estimators, settings and bounds.
+
+The bounds limit what a user adds to a sum.
+"""
 
 from __future__ import annotations
 
@@ -23,25 +26,25 @@ UNIFORM = ("open_loop",)
 
 STRATIFIED = "stratified"
 SUM = "dcg"
-"""Metric that is estimated beside `ndcg`, which is a quotient; reward models need a sum."""
+"""Metric estimated beside `ndcg`: reward models need a sum, and NDCG is a quotient."""
 
 LARGEST_DISCOUNT = 1.5
-"""Upper bound of the discount of a rank: the largest is 1 / ln 2 = 1.44."""
+"""Upper bound for a rank's discount: the largest is 1 / ln 2 = 1.44."""
 
 
 @dataclass(frozen=True)
 class EstimationPlan:
-    """Plan of debiased estimates.
+    """Debiased estimates to compute.
 
     Attributes:
         measured: metrics, cut-offs, definition, bootstrap.
         estimators: names, in order.
         settings: bounds on weights.
-        exposed: name of the propensities, for definitions.
-        strata: edges of the strata, one for each number of strata.
-        weights: weights of each part.
-        n_items: items of the catalogue.
-        rewards: name of the reward model, if there is one.
+        exposed: the propensities' name, for definitions.
+        strata: stratum edges, one set for each number of strata.
+        weights: each part's weights.
+        n_items: catalogue size.
+        rewards: the reward model's name, if there is one.
         compared: metric and cut-off whose replicates are stored; they decide the proposed number of strata.
     """
 
@@ -57,22 +60,25 @@ class EstimationPlan:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """List the parts that are corrected."""
+        """List the corrected parts."""
         return tuple(part for part in self.weights if part not in UNIFORM)
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """List the metrics of ranks, with `dcg` where NDCG is requested."""
+        """List rank metrics, with `dcg` where NDCG is requested."""
         names = self.measured.rank_metrics
         return (*names, SUM) if "ndcg" in names else names
 
     @property
     def ratio_estimators(self) -> tuple[str, ...]:
-        """List all estimators but `stratified`, after `holdout`, which estimates `dcg` alone."""
+        """List all estimators but `stratified`, after `holdout`.
+
+        `holdout` estimates `dcg` alone.
+        """
         return (HOLDOUT, *(name for name in self.estimators if name != STRATIFIED))
 
     def reason(self, estimator: str, metric: str) -> str | None:
-        """Return the reason for a missing value; None where there is a value."""
+        """Return why a value is missing; None: it is not."""
         if estimator == STRATIFIED and metric == SUM:
             return "strata are combined for the metrics asked for"
         if estimator == STRATIFIED and not self.strata:
@@ -81,26 +87,26 @@ class EstimationPlan:
         return exposure.reason(estimator, metric, definition, self.settings, rewards=has_rewards)
 
     def estimable_metrics(self, estimator: str) -> list[str]:
-        """List the metrics of an estimator that have a value."""
+        """List an estimator's metrics with a value."""
         if estimator == HOLDOUT:
             return [SUM] if SUM in self.metrics else []
         return [metric for metric in self.metrics if self.reason(estimator, metric) is None]
 
     def columns(self, estimator: str, metric: str, cut: StratumEdges | None = None) -> list[MetricColumn]:
-        """List the columns of an estimate."""
+        """List an estimate's columns."""
         definition = self.measured.definition.describe(METRICS[_plain_metric(metric)].axes)
         definition = ";".join([definition, *self._settings(estimator, cut)])
         ks = exposure.columns(metric, self.measured.ks)
         return [MetricColumn(metric, k, definition, estimator) for k in ks]
 
     def table(self, estimator: str) -> list[MetricColumn]:
-        """List the columns of all metrics of a weighted estimator, in order."""
+        """List a weighted estimator's columns for all metrics, in order."""
         return [
             column for name in self.estimable_metrics(estimator) for column in self.columns(estimator, name)
         ]
 
     def _settings(self, estimator: str, cut: StratumEdges | None) -> list[str]:
-        """List the settings that an estimate depends on, beside the axes of the metric."""
+        """List settings behind an estimate, beside the metric's axes."""
         settings, exposed = self.settings, f"propensities={self.exposed}"
         model = f"rewards={self.rewards}"
         settings_by_estimator = {
@@ -115,12 +121,15 @@ class EstimationPlan:
         return settings_by_estimator.get(estimator, [exposed])
 
     def scalings(self, estimator: str, metric: str, part: str) -> tuple[float, float]:
-        """Return powers of two that bring both parts of a ratio near to 2^10 (see `ratios.scaling`)."""
+        """Return powers of two to scale both ratio parts.
+
+        They bring both near to 2^10 (see `ratios.scaling`).
+        """
         numerator, denominator = self._bounds(estimator, metric, self.weights[part])
         return ratios.scaling(numerator), ratios.scaling(denominator)
 
     def _bounds(self, estimator: str, metric: str, weights: Weights) -> tuple[float, float]:
-        """Return upper bounds of the parts of a user: numerator and denominator."""
+        """Return upper bounds for a user's numerator and denominator."""
         largest, longest = self._largest_weight(estimator, weights), float(weights.longest)
         total = LARGEST_DISCOUNT * longest * largest * max(_largest_gain(metric, weights.grade, self), 1.0)
         if estimator == exposure.POOLED:
@@ -149,7 +158,10 @@ def _plain_metric(metric: str) -> str:
 
 
 def _largest_gain(metric: str, grade: float, plan: EstimationPlan) -> float:
-    """Return the largest absolute gain of items whose absolute relevance is at most `grade`."""
+    """Return the largest absolute gain up to a grade.
+
+    Items have at most this absolute relevance.
+    """
     grade += abs(plan.measured.definition.grade_origin)
     kind = plan.measured.definition.gain
     if metric not in (SUM, "ndcg") or kind == "binary":

@@ -1,7 +1,7 @@
-"""Exposure of the truth items: the propensity, stratum and popularity of each item. Without Spark.
+"""Truth items' exposure: propensity, stratum and popularity, without Spark.
 
-Workers of a host share files with the propensities of all items, so that truth items get theirs by item
-index, without a shuffle. Strata, and all but the most popular items, then become slices.
+A host's workers share files with all items' propensities, so truth items get theirs by item index, without
+a shuffle. Strata, and all but the most popular items, then become slices.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from recbench_spark.storage.shared_arrays import Arrays, SharedRows, bound_lists
 
 @dataclass(frozen=True)
 class Chances:
-    """Every item of the catalogue with its propensity (its chance to be shown), and their range.
+    """Every catalogue item's chance to be shown, and their range.
 
     rows: item_index, n_train, propensity (all above 0); low, high: the smallest and largest propensity;
-    unknown: number of items that had none, or 0.
+    unknown: how many items had none, or 0.
     """
 
     rows: pa.Table
@@ -50,10 +50,12 @@ class Chances:
 
 
 def item_chances(items: pa.Table, propensities: pa.Table) -> Chances:
-    """Assign a propensity to each item; items without one, or with 0, get the smallest of the others.
+    """Assign a propensity to each item.
+
+    Items without one, or with 0, get the smallest other one.
 
     Args:
-        items: item_id, item_index, n_train of the catalogue.
+        items: the catalogue's item_id, item_index, n_train.
         propensities: item_id, propensity.
 
     Raises:
@@ -78,7 +80,9 @@ def item_chances(items: pa.Table, propensities: pa.Table) -> Chances:
 
 
 def cut_strata(chances: Chances, wanted: Wanted) -> tuple[StratumEdges, ...]:
-    """Cut strata for each requested number of strata, by propensities of 11 significant bits.
+    """Cut strata for each requested number.
+
+    Propensities count with 11 significant bits.
 
     Raises:
         DataError: all items have the same propensity.
@@ -93,12 +97,12 @@ def cut_strata(chances: Chances, wanted: Wanted) -> tuple[StratumEdges, ...]:
 
 
 def popularity_threshold(n_train_i: Ints, share: float) -> int | None:
-    """Return the training count from which an item belongs to the most popular share; None for share 0.
+    """Return the training count from which items are most popular.
 
-    Items with equal counts stay together, so the share can be larger.
+    None for share 0. Items with equal counts stay together, so the share can be larger.
 
     Args:
-        n_train_i: training rows of each item.
+        n_train_i: each item's training rows.
         share: share of the items, rounded up.
     """
     if share == 0:
@@ -114,9 +118,9 @@ def popularity_threshold(n_train_i: Ints, share: float) -> int | None:
 
 @dataclass(frozen=True)
 class ExposedItems:
-    """Exposure of all items, as tasks read it.
+    """All items' exposure, as tasks read it.
 
-    rows: those of `Chances`; strata: their edges (labels Q1, Q2 ...); popular_from: training count from
+    rows: those in `Chances`; strata: their edges (labels Q1, Q2 ...); popular_from: training count from
     which an item is one of the most popular.
     """
 
@@ -126,7 +130,10 @@ class ExposedItems:
     popular_from: int | None
 
     def arrays(self) -> Arrays:
-        """Return propensity and n_train by item index: 16 bytes per item, one copy per host."""
+        """Return propensity and n_train by item index.
+
+        They take 16 bytes per item, one copy per host.
+        """
         return self.rows.arrays(partial(_save, self.n_items))
 
 
@@ -140,18 +147,18 @@ def _save(n_items: int, rows: ds.Dataset, folder: Path) -> None:
 
 
 EXPOSED_USERS = pa.schema([*PART_USERS, pa.field("propensity", pa.list_(pa.float64()))])
-"""`PART_USERS` with the propensity of each truth item."""
+"""`PART_USERS` with each truth item's propensity."""
 
 
 def add_exposure(users: pa.Table, exposed: ExposedItems) -> pa.Table:
-    """Add `propensity` of the truth, and its stratum and popularity in `slices`: rows of `EXPOSED_USERS`.
+    """Add propensity, stratum and popularity of the truth.
 
-    Slice `stratum` is Q1, Q2 ... in ascending order of propensity; `most_popular` is `only` for the most
-    popular items and `without` for all others.
+    Returns rows of `EXPOSED_USERS`. Slice `stratum` is Q1, Q2 ... in ascending order of propensity;
+    `most_popular` is `only` for the most popular items and `without` for all others.
 
     Args:
         users: rows of `PART_USERS`.
-        exposed: exposure of all items.
+        exposed: all items' exposure.
     """
     arrays, labels_by_key = exposed.arrays(), {}
     offsets, item_p = flatten_lists(users.column("items"))
@@ -175,7 +182,7 @@ def add_exposure(users: pa.Table, exposed: ExposedItems) -> pa.Table:
 
 
 def _add_slices(slices: pa.MapArray, added: dict[str, pa.ListArray]) -> pa.MapArray:
-    """Add keys to each user's slices, behind those that are there; NULL has none."""
+    """Add keys behind each user's slices; NULL has none."""
     if not added:
         return slices
     own, n = empty_nulls(slices), len(slices)
@@ -193,7 +200,10 @@ def _add_slices(slices: pa.MapArray, added: dict[str, pa.ListArray]) -> pa.MapAr
 def select_exposed_users(
     blocks: pa.Table, select: Callable[[pa.Table], pa.Table], exposed: ExposedItems
 ) -> pa.Table:
-    """Select users of held-out parts by `select_part_users` and add the exposure of their truth."""
+    """Select held-out users, and add their truth's exposure.
+
+    `select` is `select_part_users` with its settings.
+    """
     return add_exposure(select(blocks), exposed)
 
 
@@ -202,10 +212,11 @@ def select_exposed_users(
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights 1 / propensity of the truth of a part: bounds, and a histogram over its relevant items.
+    """A part's truth weights 1 / propensity: bounds and a histogram.
 
-    longest: most truth items of a user; largest: largest weight; grade: largest absolute relevance.
-    weight_x, rows_x: distinct weights, rounded up to 11 bits, and the number of relevant items with each
+    The histogram counts relevant items. longest: most truth items per user; largest: largest weight; grade:
+    largest absolute relevance. weight_x, rows_x: distinct weights, rounded up to 11 bits, and how many
+    relevant items have each.
     """
 
     longest: int
@@ -215,12 +226,12 @@ class Weights:
     rows_x: Ints
 
     def diagnostics(self, clip: float = math.inf) -> Diagnostics:
-        """Return diagnostics of an estimate with these weights, each at most `clip`."""
+        """Return an estimate's diagnostics, with weights cut at `clip`."""
         return diagnostics(np.minimum(self.weight_x, clip), self.rows_x)
 
 
 def weight_measure(threshold: float | None) -> Measure:
-    """Return the measure that counts the weights of each part, for `list_weights`.
+    """Return the measure counting each part's weights, for `list_weights`.
 
     Args:
         threshold: relevance from which an item is relevant; None: above 0.
@@ -230,7 +241,7 @@ def weight_measure(threshold: float | None) -> Measure:
 
 
 def list_weights(rows: pa.Table) -> dict[str, Weights]:
-    """Return the weights of each part from the results of `weight_measure`."""
+    """Return each part's weights from the results of `weight_measure`."""
     weights = {}
     for part in sorted(rows.column("part").unique().to_pylist()):
         own = rows.filter(pc.equal(rows.column("part"), part))
@@ -244,7 +255,7 @@ _BOUNDS = ("longest", "largest", "grade")
 
 
 def _add_weights(rows: pa.Table) -> pa.Table:
-    """Add up the histograms of one part."""
+    """Add up one part's histograms."""
     wanted = [("n", "sum"), *((name, "max") for name in _BOUNDS)]
     added = rows.group_by(["part", "weight"]).aggregate(wanted).sort_by("weight")
     return added.rename_columns({f"{name}_{how}": name for name, how in wanted})
@@ -257,7 +268,10 @@ def _sum_weights(threshold: float | None, batches: Batches) -> Batches:
 
 
 def _part_weights(part: str, users: pa.RecordBatch, threshold: float | None) -> pa.RecordBatch:
-    """Build the histogram of some users, after a row of weight 0 with the bounds."""
+    """Build some users' histogram.
+
+    A first row with weight 0 has the bounds.
+    """
     offsets, relevance = flatten_lists(users.column("relevance"))
     weight_p = strata.round_propensities(1.0 / flatten_lists(users.column("propensity"))[1])
     weight_x, rows_x = np.unique(weight_p[mark_relevant(relevance, threshold)], return_counts=True)

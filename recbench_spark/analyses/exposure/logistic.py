@@ -1,10 +1,10 @@
-"""Fit P(shown | features of the user and the item) by logistic regression over the cells of a log.
+"""Fit P(shown | user and item features) by logistic regression.
 
-Positives are the log's cells. Each other cell is drawn by hash with probability `rate`, and the
-intercept is lowered by -ln(rate), as if all cells were used (King and Zeng 2001, "Logistic regression in
-rare events data", section 4.1; used for ratings by Schnabel et al. 2016, section 5.2). One shuffle brings
-the rows of a user to a task, which hashes the user's cells anew for each of Newton's steps. Sums over users
-are exact, so that neither the runner nor the number of tasks changes a bit.
+It runs over all cells of a log. Positives are the log's cells. Each other cell is drawn by hash with
+probability `rate`, and the intercept is lowered by -ln(rate), as if all cells were used (King and Zeng
+2001, "Logistic regression in rare events data", section 4.1; used for ratings by Schnabel et al. 2016,
+section 5.2). One shuffle brings a user's rows to a task, which hashes the user's cells anew in each Newton
+step. Sums over users are exact, so neither the runner nor the number of tasks changes a bit.
 """
 
 from __future__ import annotations
@@ -48,16 +48,19 @@ from recbench_spark.storage.packed_blocks import unpack_blocks
 from recbench_spark.storage.shared_arrays import SharedRows
 
 STEP = 2.0**-12
-"""Step to which the users' part of the log-odds is rounded: an error of at most 0.013 % of a propensity."""
+"""The users' part in the log-odds is rounded to this step: a propensity is wrong by at most 0.013 %."""
 
 CELLS_AT_ONCE = 1 << 20
-"""Cells of some users, or of some items and groups of users, that a task holds."""
+"""Cells held by a task: some users', or some items x user groups."""
 
 CELL = ("user_id", "item_id")
 
 
 class IdFeatures(NamedTuple):
-    """Features of users or items: rows of an id and numbers, and the columns of these numbers."""
+    """User or item features: rows with an id and numbers.
+
+    `names` has the number columns.
+    """
 
     rows: ChangedRows
     names: tuple[str, ...]
@@ -68,13 +71,13 @@ class CellRule:
     """Features and draw by which tasks sum their users' cells.
 
     Attributes:
-        items: item_id and the features of each item, in the order of their bytes.
-        of_users: columns of users' features.
-        of_items: columns of items' features.
-        rate: share of the cells outside the log that is drawn.
-        seed: seed of the draw.
-        middle_f, half_f: the middle and half the range of each feature, first those of users: Newton's
-            steps need features of one size.
+        items: item_id and each item's features, in byte order.
+        of_users: columns with user features.
+        of_items: columns with item features.
+        rate: drawn share of cells outside the log.
+        seed: the draw's seed.
+        middle_f, half_f: each feature's middle and half range, users' features first: Newton's steps need
+            features of one size.
     """
 
     items: SharedRows
@@ -86,7 +89,7 @@ class CellRule:
     half_f: Floats | float = 1.0
 
     def scale(self, of_user_uf: Floats, of_item_ig: Floats) -> tuple[Floats, Floats]:
-        """Return the features of users and of items within -1..1."""
+        """Scale user and item features to -1..1."""
         n = len(self.of_users)
         middle_f, half_f = self.middle_f, self.half_f
         assert isinstance(middle_f, np.ndarray) and isinstance(half_f, np.ndarray)
@@ -95,7 +98,10 @@ class CellRule:
 
 @dataclass(frozen=True)
 class Odds:
-    """Log-odds that a cell is shown: intercept + users @ features + items @ features."""
+    """Log-odds that a cell is shown.
+
+    They are intercept + users @ features + items @ features.
+    """
 
     intercept: float
     users: tuple[float, ...]
@@ -106,10 +112,12 @@ class Odds:
 
 
 def open_features(engine: Engine, path: str, key: str) -> IdFeatures:
-    """Open key, 0, 1 ...: the id and all other columns of a table as numbers; NaN where a value is none.
+    """Open key, 0, 1 ...: the id, and all other columns.
+
+    These are numbers; NaN where a value is none.
 
     Raises:
-        SchemaError: the table has no other column, or one that holds no numbers.
+        SchemaError: the table has no other column, or one without numbers.
     """
     table = open_input(engine, path, [key], what := f"features of {key}")
     columns = [name for name in table.schema.names if name != key]
@@ -129,7 +137,7 @@ def _read_numbers(rows: pa.Table, key: str, columns: Sequence[str], what: str) -
 
 
 def list_ids(rows: Rows, key: str) -> pa.Array:
-    """Return the distinct ids of some rows in the order of their bytes; the driver holds them."""
+    """Return distinct ids in byte order; the driver holds them."""
     ids = distinct_ids(rows.each((key,), partial(_list_distinct, key=key)))
     return ids.take(pc.array_sort_indices(ids))
 
@@ -139,7 +147,7 @@ def _list_distinct(tables: Iterable[pa.Table], key: str) -> pa.Array:
 
 
 def join_items(ids: pa.Array, features: IdFeatures | None) -> pa.Table:
-    """Return item_id and the features of each of some items, which the driver holds.
+    """Return item_id and features; the driver holds them.
 
     Raises:
         DataError: an item has no row or two, or a feature is not a number.
@@ -161,7 +169,10 @@ def _take_items(tables: Iterable[pa.Table], ids: pa.Array) -> list[pa.Table]:
 
 
 class FeatureFacts(NamedTuple):
-    """Facts of some ids: their number, those without all features, further rows, ranges of features."""
+    """Counts about some ids, and their features' ranges.
+
+    They are the ids, ids without all features, and further rows.
+    """
 
     n: int
     holes: int
@@ -170,7 +181,11 @@ class FeatureFacts(NamedTuple):
     high_f: Floats
 
     def refuse(self, key: str) -> None:
-        """Refuse ids without one row of numbers. Raises DataError."""
+        """Refuse ids without exactly one row of numbers.
+
+        Raises:
+            DataError: there are such ids.
+        """
         if self.holes:
             what = f"features of {key}: {self.holes} ids of {key} without all features"
             raise DataError(what, "give one row of numbers per id")
@@ -179,14 +194,14 @@ class FeatureFacts(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """The features of some ids, and facts about them."""
+    """Some ids' features, and facts about them."""
 
     values_rf: Floats
     facts: FeatureFacts
 
 
 def _look_up(ids: pa.Array, stored: pa.Table | None, key: str, names: Sequence[str]) -> Joined:
-    """Return the features of ids, (r, f); NaN where there are none."""
+    """Return features by id, (r, f); NaN where missing."""
     values_rf, doubles = np.full((len(ids), len(names)), np.nan), 0
     if stored is not None and names:
         place_r = find_indices(ids, stored.column(key).combine_chunks())
@@ -203,7 +218,7 @@ def _look_up(ids: pa.Array, stored: pa.Table | None, key: str, names: Sequence[s
 
 
 def deal_cells(engine: Engine, rows: Rows, features: IdFeatures | None, tasks: int) -> TaskRows:
-    """Deal user_id and item_id of a log, and the features of users, by user."""
+    """Deal a log's ids, and users' features, by user."""
     sides = [Side(0, rows, CELL)]
     if features is not None:
         sides.append(Side(1, features.rows, ("user_id", *features.names)))
@@ -211,7 +226,7 @@ def deal_cells(engine: Engine, rows: Rows, features: IdFeatures | None, tasks: i
 
 
 def measure_features(cells: TaskRows, rule: CellRule) -> tuple[CellRule, int]:
-    """Return the rule with the ranges of all features, and the number of users.
+    """Return the rule with features' ranges, and the user count.
 
     Raises:
         DataError: a user has no features or two rows of them, or a feature is not a number.
@@ -240,7 +255,9 @@ def _add_facts(one: FeatureFacts, other: FeatureFacts) -> FeatureFacts:
 
 
 def fit_odds(cells: TaskRows, rule: CellRule) -> Odds:
-    """Fit the log-odds that a cell is in the log. Each cell costs one hash in each step.
+    """Fit the log-odds that a cell is in the log.
+
+    Each cell costs one hash in each step.
 
     Args:
         cells: the result of `deal_cells`, kept.
@@ -266,9 +283,9 @@ def fit_odds(cells: TaskRows, rule: CellRule) -> Odds:
 def open_item_propensities(
     engine: Engine, cells: TaskRows, rule: CellRule, odds: Odds, floor: float
 ) -> TaskRows:
-    """Return item_id, propensity: the mean over users of the probability that the item is shown to them.
+    """Return item_id, propensity: the mean chance over users.
 
-    Users are grouped by their part of the log-odds, rounded to STEP. The few thousand different values are
+    Users are grouped by their part in the log-odds, rounded to STEP. The few thousand different values are
     sent to tasks, for any number of users. `floor`: smaller propensities are raised to it.
     """
     groups = sum(cells.each(partial(_count_steps, rule=rule, odds=odds)), start=Counter[int]())
@@ -283,7 +300,10 @@ def open_item_propensities(
 
 
 def open_cell_propensities(cells: TaskRows, rule: CellRule, odds: Odds, floor: float) -> TaskRows:
-    """Return user_id, item_id, propensity of every cell: as many rows as users x items. No shuffle."""
+    """Return user_id, item_id, propensity for every cell.
+
+    As many rows as users x items. No shuffle.
+    """
     return cells.then(partial(_list_cells, rule=rule, odds=odds, floor=floor), (*CELL, "propensity"))
 
 
@@ -291,7 +311,7 @@ def open_cell_propensities(cells: TaskRows, rule: CellRule, odds: Odds, floor: f
 
 
 class TaskUsers(NamedTuple):
-    """Users of a task: their ids, their features, and the items that the log shows to them."""
+    """A task's users: ids, features, and items shown to them."""
 
     ids: pa.Array
     features: Joined
@@ -323,7 +343,7 @@ def _sum_cells(sides: Sides, rule: CellRule, weights_p: Floats) -> Sums:
 
 
 def _draw_users(users: TaskUsers, items: pa.Table, rule: CellRule) -> Iterator[tuple[slice, Bools, Bools]]:
-    """Yield some users at a time, which of their cells the log shows, and which are drawn."""
+    """Yield users in pieces, with shown and drawn cells."""
     n, texts = len(items), flatten_texts(items.column("item_id"))
     item_r = find_indices(users.items_r, items.column("item_id").combine_chunks())
     known_r = item_r >= 0
@@ -344,7 +364,7 @@ def _count_steps(sides: Sides, rule: CellRule, odds: Odds) -> Counter[int]:
 
 
 def _dot(values_rf: Floats, weights: Sequence[float]) -> Floats:
-    """Return the product, added up in the order of the features on any machine."""
+    """Return the product, added in feature order on any machine."""
     total_r = np.zeros(len(values_rf))
     for values_r, weight in zip(values_rf.T, weights, strict=True):
         total_r += values_r * weight

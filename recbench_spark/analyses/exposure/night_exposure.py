@@ -1,4 +1,7 @@
-"""Estimates that correct for exposure bias on a night: propensities, weights of the truth, rows, checks."""
+"""A night's estimates under exposure bias.
+
+Propensities, truth weights, rows and checks.
+"""
 
 from __future__ import annotations
 
@@ -47,12 +50,15 @@ from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.scratch import share_table
 
 FEWEST_ROWS, SMALLEST_SHARE = 100, 0.1
-"""An estimate gets a warning if its effective rows are fewer, or are a smaller share of all rows."""
+"""An estimate gets a warning if its effective rows are fewer, or a smaller share of all rows."""
 
 
 @dataclass(frozen=True)
 class ExposureContext:
-    """Data on exposure that all models of a night share: items, strata and the weights of each part."""
+    """Exposure data shared by a night's models.
+
+    They are items, strata and each part's weights.
+    """
 
     settings: Exposure
     shown: ExposedItems
@@ -62,17 +68,17 @@ class ExposureContext:
 
     @property
     def wants_lists(self) -> bool:
-        """True if an estimator needs the first items of each list."""
+        """True if an estimator needs each list's first items."""
         return bool(self.settings.rewards) and any(name in MODELLED for name in self.settings.estimators)
 
 
 def build_exposure_context(
     store: FileTables, split_id: str, evaluation: Evaluation, definition: Definition
 ) -> ExposureContext:
-    """Write the propensities of the split once for each name, and weigh the truth.
+    """Write a split's propensities once, and weigh the truth.
 
     Raises:
-        DataError: propensities that cannot be used, or no true ones.
+        DataError: propensities cannot be used, or there are no true ones.
     """
     exposure = evaluation.exposure
     assert exposure is not None
@@ -94,7 +100,7 @@ def build_exposure_context(
 def weigh_truth(
     store: FileTables, split_id: str, select: Change, definition: Definition
 ) -> dict[str, Weights]:
-    """Return the weights of each part; a task sums those of its users."""
+    """Return each part's weights; tasks sum their users' weights."""
     users = map_user_blocks(store, split_id, select, EXPOSED_USERS.names)
     results = reduce_rows({"weights": weight_measure(definition.threshold)}, users)
     return list_weights(results["weights"]) if results else {}
@@ -108,9 +114,9 @@ def _choose_strata(chances: Chances, exposure: Exposure) -> tuple[StratumEdges, 
 
 
 def read_propensities(store: FileTables, split_id: str, exposure: Exposure) -> pa.Table:
-    """Return item_id and propensity: given ones from their file, others from the table.
+    """Return item_id and propensity, from a file or table.
 
-    Propensities that the table lacks are fitted first.
+    Given ones come from their file. Propensities missing in the table are fitted first.
     """
     settings, name = exposure.propensities, method_name(store, exposure.propensities)
     if settings.method == "given":
@@ -134,7 +140,10 @@ def _read_stored(store: FileTables, split_id: str, name: str) -> pa.Table:
 
 
 def make_plan(context: ExposureContext, measured: accuracy.MetricPlan, headline: str) -> EstimationPlan:
-    """Plan the estimates; of several numbers of strata one is proposed by the headline."""
+    """Plan the estimates.
+
+    The headline decides which of several numbers of strata is proposed.
+    """
     exposure = context.settings
     measures = {
         f"{name}@{k}" if k else name: (name, k)
@@ -159,7 +168,7 @@ def make_plan(context: ExposureContext, measured: accuracy.MetricPlan, headline:
 
 
 def _kernel_settings(exposure: Exposure) -> EstimatorSettings:
-    """Return bounds on weights, and whether the propensities are chances.
+    """Return bounds on weights, and whether propensities are chances.
 
     They are chances by their method unless they are scaled, and after scaling to the number of
     interactions.
@@ -172,7 +181,7 @@ def _kernel_settings(exposure: Exposure) -> EstimatorSettings:
 
 
 def list_findings(context: ExposureContext, plan: EstimationPlan) -> list[Check]:
-    """Return the checks that do not depend on the values of the estimates."""
+    """Return checks independent from estimated values."""
     return [
         *check_unknown_items(context),
         *(check for part in plan.parts for check in weight_checks(part, plan, context)),
@@ -182,7 +191,10 @@ def list_findings(context: ExposureContext, plan: EstimationPlan) -> list[Check]
 
 
 def strata_checks(plan: EstimationPlan, rows: Sequence[Any]) -> list[Check]:
-    """Propose numbers of strata from estimates with replicates; empty if not planned."""
+    """Propose numbers of strata from estimates with replicates.
+
+    Empty if not planned.
+    """
     if not plan.compared:
         return []
     proposals = ((part, debiased.propose_strata(list(rows), plan, part)) for part in plan.parts)
@@ -192,7 +204,10 @@ def strata_checks(plan: EstimationPlan, rows: Sequence[Any]) -> list[Check]:
 def estimate_with_rewards(
     store: FileTables, run_id: str, measures: Measures, exposure: Exposure
 ) -> tuple[dict[str, pa.Table], Check]:
-    """Return results of measures that need the rewards of a model, and count the items without one."""
+    """Return results of measures with rewards, and a check.
+
+    The check counts items without a reward.
+    """
     rewards = open_numbers(store.engine, str(exposure.rewards), "reward", "rewards")
     rankings = store.open_rows(RANKINGS, "run_id", [run_id])
     results = reduce_rewarded(store.engine, measures, rankings, rewards)
@@ -202,7 +217,7 @@ def estimate_with_rewards(
 
 
 def empty_rows(plan: EstimationPlan) -> list[dict[str, Any]]:
-    """Return a row of `metrics` without a value for each estimate that has none."""
+    """Return a `metrics` row for each estimate without a value."""
     return [
         {
             "part": part,
@@ -222,7 +237,7 @@ def empty_rows(plan: EstimationPlan) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class LowerBoundCheck(Check):
-    """A check that passes if the number reaches the threshold."""
+    """A check passed if the number reaches the threshold."""
 
     @property
     def passed(self) -> bool:
@@ -231,15 +246,16 @@ class LowerBoundCheck(Check):
 
 
 def check_unknown_items(context: ExposureContext) -> list[Check]:
-    """Count the items without a propensity."""
+    """Count items without a propensity."""
     detail = "they count as the least shown of the others"
     return [warn_above_zero("exposure: items without a propensity", context.unknown_items, detail)]
 
 
 def weight_checks(part: str, plan: EstimationPlan, context: ExposureContext) -> list[Check]:
-    """Describe the weights of a part: effective rows, largest weight, share of the top 1 %.
+    """Describe a part's weights.
 
-    The effective rows, (sum w)^2 / sum w^2, are too few below 100 or below a tenth of all rows.
+    Effective rows, largest weight, and the share held by the top 1 %. The effective rows, (sum w)^2 / sum
+    w^2, are too few below 100 or below a tenth of all rows.
     """
     weights, checks = context.weights[part], []
     clips = [("weights", float("inf"))]
@@ -266,7 +282,7 @@ def weight_checks(part: str, plan: EstimationPlan, context: ExposureContext) -> 
 
 
 def reason_checks(plan: EstimationPlan) -> list[Check]:
-    """Give the reason for each estimator and metric without a value."""
+    """Give each missing value's reason, by estimator and metric."""
     columns: dict[tuple[str, str, str], int] = {}
     for column, reason in debiased.missing_estimates(plan):
         key = column.estimator, column.metric, reason
@@ -278,7 +294,7 @@ def reason_checks(plan: EstimationPlan) -> list[Check]:
 
 
 def ideal_checks(plan: EstimationPlan) -> list[Check]:
-    """Note the limits of a weighted NDCG, if one is requested."""
+    """Note the limits of a weighted NDCG, if requested."""
     weighted = [
         name for name in plan.estimators if name in WEIGHTED and "ndcg" in plan.estimable_metrics(name)
     ]
@@ -289,7 +305,10 @@ def ideal_checks(plan: EstimationPlan) -> list[Check]:
 
 
 def strata_check(part: str, plan: EstimationPlan, proposal: Proposal) -> Check:
-    """Report the proposed number of strata; a warning where neighbouring numbers never agree."""
+    """Report the proposed number of strata.
+
+    A warning where neighbouring numbers never agree.
+    """
     assert plan.compared is not None
     metric, k = plan.compared
     values = ", ".join(

@@ -1,5 +1,7 @@
-"""Write propensities of items to `propensities`, of ratings to `rating_propensities`, and fitted power
-laws."""
+"""Writes propensities and fitted power laws.
+
+Items' propensities go to the table `propensities`, ratings' to `rating_propensities`.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ from recbench_spark.storage.scratch import share_table
 def write_propensities(
     exposed: ExposureLog, settings: Propensities, replicates: int = 0, *, cells: bool = False
 ) -> PowerLaw | None:
-    """Fit and append propensities once for each name (`method_name`); return the fitted power law, if any.
+    """Fit and append propensities once per name (`method_name`).
+
+    Returns the fitted power law, if any.
 
     Args:
         exposed: the log.
@@ -66,7 +70,7 @@ def write_propensities(
 
 
 def _append_tasks(exposed: ExposureLog, table: Table, rows: TaskRows, name: str) -> None:
-    """Append what tasks compute, with the name of the method."""
+    """Append tasks' rows, with the method's name."""
     named = rows.then(partial(_add_method, change=rows.change, name=name), (*rows.names, "method"))
     parts = TaskParts([(named, {"split_id": exposed.split_id})])
     commit(exposed.store, Addition(table, f"{exposed.split_id}/{name}", parts))
@@ -102,14 +106,16 @@ def _fit_ratings(exposed: ExposureLog) -> pa.Table:
 
 
 def read_given(engine: Engine, path: str) -> pa.Table:
-    """Read item_id and propensity of a table."""
+    """Read a table's item_id and propensity."""
     given = open_numbers(engine, path, "propensity", "propensities")
     names = ("item_id", "propensity")
     return pa.concat_tables(table for task in given.each(names, list) for table in task)
 
 
 def open_numbers(engine: Engine, path: str, value: str, what: str) -> ChangedRows:
-    """Open item_id[, user_id] and a number of a table; a value that is no number is NULL.
+    """Open a table's item_id[, user_id] and a number.
+
+    A value that is no number is NULL.
 
     Raises:
         FallbackToSpark: only Spark reads the path.
@@ -121,7 +127,10 @@ def open_numbers(engine: Engine, path: str, value: str, what: str) -> ChangedRow
 
 
 def _fit_features(exposed: ExposureLog, settings: Propensities, *, cells: bool) -> None:
-    """Fit over the catalogue; without one over the items that have features, else over the items shown."""
+    """Fit over the catalogue.
+
+    Without a catalogue: over items with features, else over shown items.
+    """
     store, engine = exposed.store, exposed.store.engine
     paths = {"user_id": settings.user_features, "item_id": settings.item_features}
     of = {key: logistic.open_features(engine, path, key) for key, path in paths.items() if path}

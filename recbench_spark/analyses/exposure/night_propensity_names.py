@@ -1,4 +1,7 @@
-"""Logs that propensities are fitted to, and names of propensities in tables. Without Spark."""
+"""Logs behind propensities, and propensities' names in tables.
+
+Without Spark.
+"""
 
 from __future__ import annotations
 
@@ -12,19 +15,19 @@ from recbench_spark.storage.blocks import Rows
 from recbench_spark.storage.file_tables import FileTables
 
 SEED = 42
-"""Seed of the simulated laws behind the goodness of fit, and of the cells drawn for logistic regression."""
+"""Seed for simulated laws behind the goodness of fit, and for cells drawn for logistic regression."""
 
 
 @dataclass(frozen=True)
 class ExposureLog:
-    """Rows that propensities are fitted to.
+    """Rows to fit propensities to.
 
     Attributes:
         store: the warehouse.
-        split_id: name of the rows in the tables.
+        split_id: the rows' name in the tables.
         rows: user_id, item_id, rating, part.
-        parts: the parts that are fitted to; empty: all rows.
-        items: the catalogue; None: the items that have rows.
+        parts: the parts to fit to; empty: all rows.
+        items: the catalogue; None: the items with rows.
         sample: part with ratings of items drawn at random, for naive Bayes.
     """
 
@@ -37,9 +40,9 @@ class ExposureLog:
 
 
 def method_name(store: FileTables, settings: Propensities) -> str:
-    """Return the value of the column `method`: the settings, and a hash of the tables that they name.
+    """Return the value for the column `method`.
 
-    The hash holds the revision of a method that reads tables.
+    It has the settings, and a hash of their tables. A method reading tables adds its revision to the hash.
     """
     paths = [settings.path, settings.item_features, settings.user_features]
     identities: list[Any] = [choose_identity(store)(path) for path in paths if path]

@@ -1,8 +1,8 @@
-"""Estimate exposure propensities of items from how often a log shows them, for a log of any size.
+"""Item propensities estimated from how often a log shows them.
 
-A propensity is a function of an item's count. The histogram of counts, which has at most sqrt(2 n) rows for
-n interactions, goes to the driver, is fitted there, and returns to the tasks as a small table by count.
-Axes: x different counts.
+The log may have any size. A propensity is a function of an item's count. The histogram of counts, which has
+at most sqrt(2 n) rows for n interactions, goes to the driver, is fitted there, and returns to the tasks as
+a small table by count. Axes: x different counts.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from recbench_spark.storage.blocks import ChangedRows, Engine, Rows, Side, Sides
 from recbench_spark.storage.packed_blocks import unpack_blocks
 
 COUNTS = ("user_id", "n")
-"""Columns of counts of ids; rows are dealt to tasks by the first one, which may hold items."""
+"""Columns of counted ids; rows are dealt to tasks by the first one, which may hold items."""
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """Histogram of item counts: counts ascending, number of items with each count, users of the log."""
+    """Ascending item counts, items with each count, and log users."""
 
     count_x: Ints
     items_x: Ints
@@ -38,13 +38,13 @@ class Histogram:
 
     @property
     def interactions(self) -> int:
-        """Return the number of rows of the log."""
+        """Count the log's rows."""
         return int(self.count_x @ self.items_x)
 
 
 @dataclass(frozen=True)
 class FittedPropensities:
-    """Propensity of each different count, fitted law, scale factor, and numbers of clipped items."""
+    """Each count's propensity, fitted law, scale factor, clipped items."""
 
     propensity_x: Floats
     law: PowerLaw | None
@@ -54,7 +54,10 @@ class FittedPropensities:
 
 
 def select_rows(rows: pa.Table, parts: Sequence[str]) -> pa.Table:
-    """Return the rows of some parts (none: all rows); rows without a part are training data."""
+    """Return some parts' rows (none: all rows).
+
+    Rows without a part are training data.
+    """
     if not parts:
         return rows
     column = rows.column("part").cast(pa.string())
@@ -65,9 +68,10 @@ def select_rows(rows: pa.Table, parts: Sequence[str]) -> pa.Table:
 def count_ids(
     engine: Engine, rows: Rows, name: str, parts: Sequence[str], others: Rows | None = None
 ) -> TaskRows:
-    """Return user_id, n: the rows of each user, or of each item in the column `user_id`.
+    """Count the rows of each user or item: user_id, n.
 
-    Tasks count the rows that they read; one shuffle adds up these counts.
+    Items stand in the column `user_id` too. Tasks count the rows they read; one shuffle adds up these
+    counts.
 
     Args:
         engine: the runner.
@@ -96,7 +100,7 @@ def _count_none(rows: pa.Table, name: str) -> pa.Table:
 
 
 def _add_counts(sides: Sides) -> pa.Table:
-    """Add up the counts of a task's ids."""
+    """Add up the counts for a task's ids."""
     rows = unpack_blocks([block for blocks in sides.values() for block in blocks])
     assert rows is not None
     added = rows.group_by("user_id").aggregate([("n", "sum")])
@@ -104,7 +108,10 @@ def _add_counts(sides: Sides) -> pa.Table:
 
 
 def make_histogram(counts: TaskRows, users: int) -> Histogram:
-    """Return the histogram of counts of items; a task returns one row per different count."""
+    """Return the histogram of item counts.
+
+    A task returns one row per different count.
+    """
     items = Counter[int]()
     for counted in counts.each(_count_counts):
         items.update(counted)
@@ -120,7 +127,9 @@ def _count_counts(rows: pa.Table) -> dict[int, int]:
 
 
 def fit_propensities(observed: Histogram, settings: Propensities) -> FittedPropensities:
-    """Compute the propensity of each count: a fitted power law or a share of users, scaled, then clipped.
+    """Compute each count's propensity: fitted, scaled, then clipped.
+
+    It is a fitted power law or a share of users.
 
     Raises:
         DataError: a power law is fitted to fewer than two different counts, or the counts follow none.
@@ -146,13 +155,13 @@ def fit_propensities(observed: Histogram, settings: Propensities) -> FittedPrope
 
 
 def look_up_propensities(rows: pa.Table, observed: Histogram, fitted: FittedPropensities) -> pa.Table:
-    """Return item_id, propensity of a task's counts."""
+    """Return item_id, propensity for a task's counts."""
     place_r = np.searchsorted(observed.count_x, rows.column("n").to_numpy())
     return pa.table({"item_id": rows.column("user_id"), "propensity": fitted.propensity_x[place_r]})
 
 
 def count_ratings(rows: Rows, parts: Sequence[str]) -> Counter[float]:
-    """Count the rows of each rating."""
+    """Count the rows with each rating."""
     total = Counter[float]()
     for counted in rows.each(("rating", "part"), partial(_count_ratings, parts=parts)):
         total.update(counted)
@@ -168,12 +177,14 @@ def _count_ratings(tables: Iterable[pa.Table], parts: Sequence[str]) -> Counter[
 
 
 def rating_propensities(logged: Counter[float], sample: Counter[float], cells: int) -> pa.Table:
-    """Return rating, propensity by naive Bayes (see the kernel): a row for each rating of the log.
+    """Return rating, propensity by naive Bayes (see the kernel).
+
+    It has a row for each rating in the log.
 
     Args:
-        logged: rows of the log by their rating.
-        sample: ratings of cells drawn uniformly.
-        cells: users of the log x items of the catalogue.
+        logged: log rows by rating.
+        sample: ratings in cells drawn uniformly.
+        cells: the log's users x the catalogue's items.
     """
     ratings = sorted(logged)
     logged_r, sample_r = (np.array([part[rating] for rating in ratings]) for part in (logged, sample))

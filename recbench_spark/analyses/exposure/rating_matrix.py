@@ -1,8 +1,9 @@
-"""MSE and MAE of predicted ratings over all cells of the matrix, from a biased sample of known ratings.
+"""MSE and MAE of predicted ratings over all matrix cells.
 
-Cells are added as whole numbers, so their order and the tasks do not change a bit. The bootstrap draws
-users: a cell has the weight of its user in every task. Without Spark.
-Axes: n cells, l losses, s sums (`analyses.exposure.kernels.rating_matrix.SUMS`), b replicates.
+They are estimated from a biased sample of known ratings. Cells are added as whole numbers, so neither their
+order nor the tasks change a bit. The bootstrap draws users: a cell has its user's weight in every task.
+Without Spark. Axes: n cells, l losses, s sums (`analyses.exposure.kernels.rating_matrix.SUMS`), b
+replicates.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ from recbench_spark.schemas import IDS
 
 LOSSES: dict[str, Loss] = {"mse": "squared", "mae": "absolute"}
 NAMES = {"naive": "holdout"}
-"""Estimators with another name in the column `estimator`."""
+"""Estimators named otherwise in the column `estimator`."""
 
 MODEL_SUMS = [SUMS.index("correction"), SUMS.index("imputed")]
 
 
 @dataclass(frozen=True)
 class CellSums:
-    """Counts of some cells, and sums over them; those of several tasks are added.
+    """Counts and sums over some cells; tasks' sums are added.
 
     Attributes:
         cells, rated: number of cells, and of those with a rating.
-        faults: by FAULTS, the ratings that cannot be used; with one of them nothing is summed.
+        faults: unusable ratings by FAULTS; with one of them nothing is summed.
         twice: whether a cell occurs twice.
         most: the largest weight 1 / p.
-        weights: sums of the weights and of their squares, (2,).
+        weights: summed weights and summed squares, (2,).
         exact, boot: `cell_sums`.
     """
 
@@ -53,7 +54,7 @@ class CellSums:
     boot: Sums | None = None
 
     def __add__(self, other: CellSums) -> CellSums:
-        """Return the counts and sums of both."""
+        """Join both counts and sums."""
         return CellSums(
             self.cells + other.cells,
             self.rated + other.rated,
@@ -74,7 +75,7 @@ def _add_sums(one: Sums | None, other: Sums | None) -> Sums | None:
 
 
 def sum_cells(cells: pa.Table, bootstrap: Bootstrap) -> CellSums:
-    """Count and sum the cells of a task, which has all cells of its users.
+    """Count and sum a task's cells, complete for each user.
 
     Args:
         cells: user_id, item_id, prediction, rating and propensity (NULL: unknown rating), and imputed where
@@ -95,7 +96,7 @@ def sum_cells(cells: pa.Table, bootstrap: Bootstrap) -> CellSums:
     if twice or any(counts.faults):
         return counts
     keys = hash_ids(cells.column("user_id")).view(np.int64)
-    order = np.argsort(keys, kind="stable")  # a user's cells in one part: fewer draws of weights
+    order = np.argsort(keys, kind="stable")  # a user's cells together: fewer draws of weights
     for start in range(0, n, PIECE_ROWS):
         part = order[start : start + PIECE_ROWS]
         known = cell_parts(*(value[part] for value in values.values()))
@@ -109,9 +110,9 @@ def sum_cells(cells: pa.Table, bootstrap: Bootstrap) -> CellSums:
 
 
 def make_metrics(total: CellSums, bootstrap: Bootstrap, *, modelled: bool) -> list[MetricRow]:
-    """Compute mse and mae by holdout (naive), ips, snips and, with a rating model, dr: rows of `metrics`.
+    """Compute mse and mae by each estimator: rows of `metrics`.
 
-    `n` is the number of known ratings.
+    They are holdout (naive), ips, snips and, with a rating model, dr. `n` counts known ratings.
     """
     assert total.exact and total.boot
     totals, boots = estimable_totals(total.exact, total.boot, modelled=modelled)
@@ -130,9 +131,10 @@ def make_metrics(total: CellSums, bootstrap: Bootstrap, *, modelled: bool) -> li
 def cell_parts(
     prediction_n: Floats, rating_n: Floats, propensity_n: Floats, imputed_n: Floats | None = None
 ) -> Floats:
-    """Return what each cell adds to the sums of both losses, (n, l x s); each cell counts as one user.
+    """Return cells' addends to both losses' sums, (n, l x s).
 
-    rating, propensity: NaN for an unknown rating. The sums of a rating model are NaN without one.
+    Each cell counts as one user. rating, propensity: NaN for an unknown rating. Without a rating model its
+    sums are NaN.
     """
     known = ~np.isnan(rating_n)
     offsets = np.concatenate([[0], np.cumsum(known)])
@@ -148,10 +150,10 @@ def cell_parts(
 
 
 def cell_sums(keys_n: Ints, parts_nc: Floats, bootstrap: Bootstrap) -> list[Sums]:
-    """Return exact sums over cells, (c,), and those of each bootstrap replicate, (b, c).
+    """Sum cells exactly, (c,), and for each replicate, (b, c).
 
-    Each cell is rounded to 41 binary digits before the cells of a user are added up, so that their
-    distribution over batches does not matter.
+    Each cell is rounded to 41 binary digits before a user's cells are added up, so it does not matter how
+    batches divide them.
     """
     users, user_n = np.unique(keys_n, return_inverse=True)
     by_user = sums.group_sums(user_n, sums.round_binary(parts_nc), len(users))
@@ -160,7 +162,10 @@ def cell_sums(keys_n: Ints, parts_nc: Floats, bootstrap: Bootstrap) -> list[Sums
 
 
 def estimable_totals(exact: Sums, boot: Sums, *, modelled: bool) -> tuple[Floats, Floats]:
-    """Split added `cell_sums` into totals, (l, s), and those of each replicate, (b, l, s)."""
+    """Split added `cell_sums` into totals, (l, s) and (b, l, s).
+
+    The second are those of the replicates.
+    """
     totals = exact.nearest().reshape(len(LOSSES), len(SUMS))
     replicates = boot.floats().reshape(-1, len(LOSSES), len(SUMS))
     if not modelled:

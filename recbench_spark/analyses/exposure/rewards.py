@@ -1,4 +1,7 @@
-"""Rewards of a model beside the rankings of one run, joined and checked in tasks. Without Spark."""
+"""A model's rewards beside one run's rankings.
+
+Tasks join and check them, without Spark.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +33,11 @@ from recbench_spark.storage.shared_arrays import flatten_lists
 NO_REWARDS = pa.schema({"user_id": pa.string(), "item_id": pa.string(), "reward": pa.float64()})
 
 REWARD_COLUMNS = ("truth_rewards", "listed_rewards", "unknown_rewards")
-"""Columns that rankings get."""
+"""Columns added to rankings."""
 
 
 class WrongRewards(NamedTuple):
-    """Numbers of rewards that are no probability, of ids that occur again, and of rows without an id."""
+    """Counts of improper rewards, repeated ids, and rows without id."""
 
     wrong: int
     twice: int
@@ -42,7 +45,9 @@ class WrongRewards(NamedTuple):
 
 
 def add_rewards(rankings: pa.Table, rewards: pa.Table) -> pa.Table:
-    """Add `truth_rewards` and `listed_rewards`, and the number of items without a reward (they count 0).
+    """Add `truth_rewards` and `listed_rewards` to rankings.
+
+    Also adds how many items have no reward (they count 0).
 
     Args:
         rankings: rows of the table `rankings` with `top_items`.
@@ -65,13 +70,16 @@ def add_rewards(rankings: pa.Table, rewards: pa.Table) -> pa.Table:
 
 
 def _join_tables(tables: Iterable[pa.Table]) -> pa.Table:
-    """Join rewards of items; a task may have none."""
+    """Join item rewards; a task may have none."""
     held = [table for table in tables if len(table)]
     return pa.concat_tables(held) if held else NO_REWARDS.empty_table().select(["item_id", "reward"])
 
 
 def count_wrong(rewards: pa.Table) -> WrongRewards:
-    """Count what `refuse_wrong` refuses, in all rows of some items, or of some users."""
+    """Count what `refuse_wrong` refuses.
+
+    Takes all rows of some items, or of some users.
+    """
     values = rewards.column("reward").cast(pa.float64())
     is_chance = pc.and_(pc.greater_equal(values, 0), pc.less_equal(values, 1))
     keys = _key_rewards(rewards)
@@ -90,21 +98,21 @@ def _add_up(sums: pa.Table) -> pa.Table:
 
 
 UNKNOWN = Measure(_sum_unknown, (), _add_up, ("unknown_rewards",))
-"""Number of items without a reward."""
+"""Counts items without a reward."""
 
 
 def reduce_rewarded(
     engine: Engine, measures: Measures, rankings: Rows, rewards: NamedRows
 ) -> dict[str, pa.Table]:
-    """Reduce rankings with the columns of `add_rewards`; the result of UNKNOWN is named "unknown".
+    """Reduce rankings with the columns of `add_rewards`.
 
-    Rewards of items are sent to all tasks, and the driver holds them. Those of users and items are dealt by
-    user, beside the rankings.
+    The result of UNKNOWN is named "unknown". Rewards by item are sent to all tasks, and the driver holds
+    them. Rewards by user and item are dealt by user, beside the rankings.
 
     Args:
         engine: the runner.
         measures: measures by name.
-        rankings: rows of the table `rankings` of one run.
+        rankings: one run's rows of `rankings`.
         rewards: item_id[, user_id], reward.
 
     Raises:
@@ -133,7 +141,10 @@ def reduce_rewarded(
 
 
 def _count_missing(tables: Iterable[pa.Table]) -> WrongRewards:
-    """Count rows without a user or an item, which no task could receive by user."""
+    """Count rows without a user or an item.
+
+    No task could receive them by user.
+    """
     return WrongRewards(0, 0, sum(_key_rewards(table).null_count for table in tables))
 
 
@@ -152,8 +163,8 @@ def refuse_wrong(counts: Sequence[WrongRewards]) -> None:
     """Refuse a reward model with invalid or duplicate rows.
 
     Raises:
-        DataError: rows without an id, rewards outside of 0..1, or items (of a user) that stand twice, with
-            their numbers.
+        DataError: rows without an id, rewards outside 0..1, or repeated items (of a user), with their
+            numbers.
     """
     wrong, twice, missing = (sum(numbers) for numbers in zip((0, 0, 0), *counts, strict=True))
     if missing:

@@ -1,13 +1,13 @@
-"""Corrected estimates of metrics from uniformly drawn candidates, beside the raw sampled values.
+"""Corrected metrics from uniformly drawn candidates, beside raw values.
 
 A raw value (estimator `holdout`) does not estimate the metric over all items. Here each truth item is
-ranked against the drawn negatives alone, and a table for the draw turns its sampled rank into an estimate
-of the metric over all candidates (see `analyses.sampling.kernels.sampled`). A user's value is the mean
-over the user's truth items, one by one. With one truth item per user, as under leave-one-out, it estimates
-the metric itself; with several, it estimates recall where each item is ranked without the others, and the
-definition has `items=one_by_one`. Only relevant items are averaged, by the rules for users, ties, discounts
-and denominators of the definition. A metric that does not follow from the rank of one item is not
-corrected, and `check_uncorrected_metrics` reports it.
+ranked against the drawn negatives alone, and the draw's table turns its sampled rank into an estimate of
+the metric over all candidates (see `analyses.sampling.kernels.sampled`). A user's value is the mean over
+the user's truth items, one by one. With one truth item per user, as under leave-one-out, it estimates the
+metric itself; with several, it estimates recall where each item is ranked without the others, and the
+definition has `items=one_by_one`. Only relevant items are averaged, by the definition's rules for users,
+ties, discounts and denominators. A metric is not corrected if one item's rank does not determine it;
+`check_uncorrected_metrics` reports this.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ from recbench_spark.schemas import METRICS as METRICS_TABLE
 
 LIKELIHOOD = "maximum_likelihood"
 LIKELIHOOD_REPLICATES = 100
-"""Number of replicates of this estimator. Each is a separate EM: a hundred take a second."""
+"""Replicates for this estimator. Each is a separate EM: a hundred take a second."""
 
 DIGITS = 3
-"""Digits to which the number of candidates is rounded, so that users with similar numbers share a table."""
+"""The number of candidates is rounded to so many digits: users with similar numbers share a table."""
 
 
 def correction_measures(plan: MetricPlan, estimators: Sequence[str], draws: int) -> dict[str, Measure]:
-    """Return measures for corrected metrics by name: a row of `metrics` for each estimator.
+    """Return measures for corrected metrics, by name.
 
-    Users without drawn candidates are left out.
+    Each makes a row of `metrics` per estimator. Users without drawn candidates are left out.
 
     Args:
-        plan: metrics (those that follow from one rank are corrected), cut-offs, definition, bootstrap.
-        estimators: names of `analyses.sampling.kernels.sampled.ESTIMATORS`, and `maximum_likelihood`.
-        draws: number of negatives of most users; the likelihood uses those users alone.
+        plan: metrics (corrected where one rank determines them), cut-offs, definition, bootstrap.
+        estimators: names in `analyses.sampling.kernels.sampled.ESTIMATORS`, and `maximum_likelihood`.
+        draws: how many negatives most users have; the likelihood uses those users alone.
     """
     measures = {}
     table_estimators = [name for name in estimators if name != LIKELIHOOD]
@@ -76,11 +76,14 @@ def correction_measures(plan: MetricPlan, estimators: Sequence[str], draws: int)
 
 
 DRAWN_COLUMNS = (*RANKING_COLUMNS, "drawn", "pool")
-"""Columns of `RANKED_USERS` that corrections read."""
+"""Columns of `RANKED_USERS` read by corrections."""
 
 
 def _select_drawn_users(batches: Batches, draws: int | None = None) -> Batches:
-    """Select users with drawn candidates; with `draws`, only those with that many."""
+    """Select users with drawn candidates.
+
+    With `draws`: only users with so many.
+    """
     for batch in batches:
         selected = pc.is_valid(batch.column("pool"))
         if draws is not None:
@@ -91,12 +94,12 @@ def _select_drawn_users(batches: Batches, draws: int | None = None) -> Batches:
 
 
 def correctable_metrics(plan: MetricPlan) -> list[str]:
-    """List the requested metrics whose definition follows from the rank of one item."""
+    """List requested metrics determined by one item's rank."""
     return [name for name in plan.rank_metrics if sampled.no_value(name, plan.definition) is None]
 
 
 def check_uncorrected_metrics(plan: MetricPlan, estimators: Sequence[str]) -> list[Check]:
-    """Return a check for each metric that is not corrected, with the reason."""
+    """Return a check per uncorrected metric, with the reason."""
     reasons = {name: sampled.no_value(name, plan.definition) for name in plan.rank_metrics}
     is_corrected = plan.definition.candidates == "uniform" and bool(estimators)
     return [
@@ -109,7 +112,7 @@ def check_uncorrected_metrics(plan: MetricPlan, estimators: Sequence[str]) -> li
 
 
 def correction_columns(plan: MetricPlan, estimators: Sequence[str]) -> list[MetricColumn]:
-    """List the columns of all estimators' values, in order."""
+    """List all estimators' value columns, in order."""
     columns = plan.table(correctable_metrics(plan))
     return [
         MetricColumn(metric, k, f"{definition};items=one_by_one", name)
@@ -135,10 +138,10 @@ def _table_totals(plan: MetricPlan, estimators: Sequence[str], batches: Batches)
 
 
 def _sample_ranks(selection: TruthSelection, metric: str, plan: MetricPlan) -> tuple[Floats, Ints, Ints]:
-    """Return raw values of users, (u, c), sampled ranks of relevant items, (p,), and offsets, (u + 1,).
+    """Return users' raw values, sampled ranks and offsets.
 
-    A raw value is NaN where the definition leaves the user out. Each item is ranked without the other truth
-    items of the user.
+    Raw values (u, c) are NaN where the definition leaves the user out. Ranks (p,) are those of relevant
+    items, each ranked without the user's other truth items. Offsets are (u + 1,).
     """
     rule = sampled.rank_definition(metric, plan.definition)
     relevant_p = Chunk(selection.rankings, (1,), plan.definition).relevant_p
@@ -149,7 +152,10 @@ def _sample_ranks(selection: TruthSelection, metric: str, plan: MetricPlan) -> t
 
 
 def _user_draws(selection: TruthSelection) -> list[tuple[int, int]]:
-    """Return the candidates (the item and its pool, rounded) and the drawn negatives of each user."""
+    """Return each user's candidates and drawn negatives.
+
+    Candidates are the item and its pool, rounded.
+    """
     pool, drawn = selection.column("pool"), selection.column("drawn")
     return [(_round_to_digits(n + 1), m) for n, m in zip(pool.tolist(), drawn.tolist(), strict=True)]
 
@@ -161,9 +167,9 @@ def _round_to_digits(n: int) -> int:
 def _user_estimates(
     estimator: str, metric: str, plan: MetricPlan, selection: TruthSelection, draws: list[tuple[int, int]]
 ) -> Floats:
-    """Estimate the values of each user, (u, c), from the table of the user's own draw.
+    """Estimate users' values, (u, c), by their draws' tables.
 
-    Users whom the definition leaves out, or gives the value of an empty list, keep their raw values.
+    Users whom the definition leaves out, or gives an empty list's value, keep their raw values.
     """
     ks = tuple(plan.columns(metric))
     values, rank_p, offsets = _sample_ranks(selection, metric, plan)
@@ -171,7 +177,7 @@ def _user_estimates(
     for draw in sorted(set(draws)):
         table = _estimate_table(estimator, metric, ks, draw, plan.definition)
         users = estimable & np.array([other == draw for other in draws])
-        # Ranks of other users can exceed this table; their values are not used.
+        # Other users' ranks can exceed this table; their values are not used.
         values[users] = sampled.user_values(offsets, np.minimum(rank_p, len(table)), table)[users]
     return values
 
@@ -192,7 +198,7 @@ def _estimate_table(
 
 
 def _group_metrics(plan: MetricPlan) -> list[list[str]]:
-    """Group the requested metrics that use the same ranks of the same users."""
+    """Group requested metrics by equal ranks and users."""
     groups: dict[tuple[Definition, str], list[str]] = {}
     for metric in correctable_metrics(plan):
         rule = sampled.rank_definition(metric, plan.definition)
@@ -201,7 +207,10 @@ def _group_metrics(plan: MetricPlan) -> list[list[str]]:
 
 
 def _task_histograms(plan: MetricPlan, draws: int, batches: Batches) -> Batches:
-    """Sum up histograms of sampled ranks; the likely ranks are estimated from all truth items together."""
+    """Sum histograms of sampled ranks in a task.
+
+    The likely ranks are estimated from all truth items together.
+    """
 
     def totals(selection: TruthSelection) -> MetricTotals:
         counts = {
@@ -213,13 +222,14 @@ def _task_histograms(plan: MetricPlan, draws: int, batches: Batches) -> Batches:
 
 
 POOL_UNIT = 2.0**24
-"""Unit in which pools are added, so that bootstrap sums stay exact."""
+"""Unit for adding pools: bootstrap sums stay exact."""
 
 
 def _user_histograms(selection: TruthSelection, metric: str, plan: MetricPlan, m: int) -> Floats:
-    """Count each user's relevant items at each sampled rank 0 (not ranked) .. m + 1, and items x pool.
+    """Count each user's relevant items by sampled rank.
 
-    NaN for users whom the metric's definition leaves out.
+    Also returns items x pool. Sampled ranks run from 0 (not ranked) to m + 1. NaN for users whom the
+    metric's definition leaves out.
     """
     values, rank_p, offsets = _sample_ranks(selection, metric, plan)
     users, length = len(offsets) - 1, np.diff(offsets)
@@ -254,7 +264,10 @@ def _finish_likelihood(plan: MetricPlan, draws: int, table: pa.Table) -> pa.Tabl
 def _likelihood_values(
     plan: MetricPlan, group: Sequence[str], draws: int, numbers_bj: Floats
 ) -> dict[str, Floats]:
-    """Return the metrics under the likely ranks, (b, c) each; items that are not ranked count 0."""
+    """Return metrics under the likely ranks, (b, c) each.
+
+    Unranked items count 0.
+    """
     count_bj, pools = numbers_bj[:, :-1], numbers_bj[0, -1]
     ranked, items = count_bj[:, 1:].sum(axis=1), count_bj.sum(axis=1)
     if not items[0] > 0:

@@ -1,6 +1,6 @@
-"""Metrics of ranks, of lists and of predictions: one value per user."""
+"""Metrics computed on arrays: one value per user."""
 
-# All modules are imported together, so that `about` has every registration.
+# All modules are imported together: `about` then has every registration.
 from recbench_spark.metrics.kernels import accuracy, beyond_accuracy, learning_curves, predictions, roc
 
 __all__ = ["accuracy", "beyond_accuracy", "learning_curves", "predictions", "roc"]

@@ -1,7 +1,7 @@
-"""Facts about metrics: which end is best, their place in reports, and their range of values.
+"""Facts about metrics: best end, place in reports, range.
 
-A metric declares them once, where its function is registered. Reports, comparisons, the ranges of
-published figures and `tests/test_sql_files.py`, which compares the views with it, read them here.
+A metric declares them once, where its function is registered. They are read by reports, comparisons, range
+checks on published figures and `tests/test_sql_files.py`, which compares the views with them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 from recbench_spark.core.definitions import Definition
 
 Best = Literal["large", "small", "near 0", "none"]
-"""The best values; `none`: a fact to be read beside others, such as a base rate."""
+"""The best values; `none`: a fact to read beside others, such as a base rate."""
 
 Function = TypeVar("Function")
 
@@ -25,15 +25,15 @@ ANY = (-math.inf, math.inf)
 
 @dataclass(frozen=True)
 class About:
-    """Facts about a metric.
+    """One metric's direction, place in reports and bounds.
 
-    best: the best end of its values.
-    place: in reports, ascending; without one it comes last, by name. Tens, so that another fits between.
-    bounds: the smallest and the largest value, under every definition that `wider` does not name.
-    wider: axes of a definition, their value, and the bounds under it.
-    wide: true if the view `metrics_wide` has columns of it.
-    depends_on_base_rate: true if the mean outcome sets its scale, so that data with another mean outcome
-    do not compare.
+    Attributes:
+        best: the best end of its values.
+        place: in reports, ascending; without one it comes last, by name. Tens, so another one fits between.
+        bounds: smallest and largest value, under every definition not named in `wider`.
+        wider: definition axes, a value for each, and the bounds under it.
+        wide: the view `metrics_wide` has columns for it.
+        depends_on_base_rate: the mean outcome sets its scale: do not compare data with different means.
     """
 
     best: Best = "large"
@@ -44,14 +44,17 @@ class About:
     wider: tuple[tuple[str, str, tuple[float, float]], ...] = ()
 
     def bounds_under(self, definition: Definition) -> tuple[float, float]:
-        """Return the smallest and the largest value under a definition."""
+        """Return the smallest and largest value under a definition."""
         for axis, value, bounds in self.wider:
             if getattr(definition, axis) == value:
                 return bounds
         return self.bounds
 
     def sort_key(self, value: float) -> float:
-        """Return a number that is smaller for better values; NaN is worst. No best end: descending."""
+        """Return a number, smaller for better values; NaN is worst.
+
+        Without a best end: descending.
+        """
         if math.isnan(value):
             return math.inf
         if self.best == "near 0":
@@ -64,13 +67,15 @@ ABOUT: dict[str, About] = {}
 
 
 def register(name: str, about: About) -> Callable[[Function], Function]:
-    """Register a metric; return a decorator that does not change its function."""
+    """Register a metric by a decorator; its function stays unchanged."""
     ABOUT[name] = about
     return lambda function: function
 
 
 def about_metric(name: str) -> About:
-    """Return the facts about a metric; an unregistered one is best when large and has no bounds.
+    """Return a metric's facts.
+
+    An unregistered metric is best when large and has no bounds.
 
     >>> about_metric("rmse").best, about_metric("from a paper").best
     ('small', 'large')
@@ -88,7 +93,7 @@ def best_when(best: Best) -> tuple[str, ...]:
 
 
 def place_in_reports(name: str) -> float:
-    """Return a sort key in the order of reports; infinite for a metric without a place.
+    """Return a sort key for reports; infinite without a place.
 
     >>> sorted(["pe", "recall", "ndcg"], key=place_in_reports)
     ['ndcg', 'recall', 'pe']
@@ -98,7 +103,9 @@ def place_in_reports(name: str) -> float:
 
 
 def figure_range(figure: str) -> tuple[float, float]:
-    """Return the range of `ndcg@10` or `rmse`; unknown metrics: no bounds; `hit` at k: up to k.
+    """Return the range of figures such as `ndcg@10` or `rmse`.
+
+    Unknown metrics have no bounds; `hit` at k goes up to k.
 
     >>> figure_range("hit@10"), figure_range("ndcg"), figure_range("rmse")
     ((0.0, 10.0), (0.0, 1.0), (0.0, inf))

@@ -1,10 +1,10 @@
-"""Every accuracy metric, at every cut-off, from the ranks of the users' truth items.
+"""Every accuracy metric, at every cut-off, from truth items' ranks.
 
-A rank is a count: `rank = 1 + #{c : s_c > s} + tie term`. With the number of candidates above, tied
-with and (by item id) before each truth item, every metric, every cut-off and every rule for ties
-follow; no list is made. To add a metric, write a function of a `Chunk` under `@metric`.
+A rank is a count: `rank = 1 + #{c : s_c > s} + tie term`. Each truth item has the number of candidates
+above it, tied with it and (by item id) before it. From these follow every metric, every cut-off and every
+rule for ties, without a list. To add a metric, write a function of a `Chunk` under `@metric`.
 
-Axes: u users, p truth items, c cut-offs (the last column of a kernel is the uncut value); see `chunk`.
+Axes: u users, p truth items, c cut-offs (a kernel's last column is the uncut value); see `chunk`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LARGEST_K = 2**31 - 1
 """Largest cut-off: they are stored in 32 bits."""
 
 ROUNDED = 1e-12
-"""Relative difference below which two DCGs count as the same sum in another order."""
+"""Two DCGs with a smaller relative difference count as the same sum in another order."""
 
 CELLS = 1 << 18
 """Users x ranks computed at once: 2 MB of float64 stay in the second-level cache."""
@@ -58,12 +58,18 @@ def metric(
     worst: float = 0.0,
     about: About,
 ) -> Callable[[Callable[[Chunk], Floats]], Callable[[Chunk], Floats]]:
-    """Register a function of a `Chunk` that returns (u, c + 1): one column per cut-off, the last uncut.
+    """Register a function of a `Chunk`; it returns (u, c + 1).
 
-    axes: parts of a definition that it depends on, beside the common ones
-    cuts: publishes values at k, the uncut value, or both
-    worst: the value of a user without a list
-    about: its direction, its place in reports, its bounds
+    It has one column per cut-off, and the uncut value last.
+
+    Args:
+        name: the metric.
+        axes: definition axes it depends on, beside the common ones.
+        cuts: publishes values at k, the uncut value, or both.
+        common: axes shared by most metrics.
+        users_axis: the axis that selects the averaged users.
+        worst: the value for a user without a list.
+        about: its direction, place in reports, and bounds.
     """
 
     def keep(function: Callable[[Chunk], Floats]) -> Callable[[Chunk], Floats]:
@@ -74,7 +80,9 @@ def metric(
 
 
 def cutoffs(name: str, ks: Sequence[int], uncut: bool = True) -> list[int | None]:
-    """Return the columns of a metric: the ks, then None if it has an uncut value and `uncut` is true.
+    """Return a metric's columns: the ks, then None if uncut.
+
+    The last one needs an uncut value of the metric, and `uncut`.
 
     >>> cutoffs("ndcg", [5, 10]), cutoffs("hit", [5]), cutoffs("auc", [5])
     ([5, 10, None], [5], [None])
@@ -91,10 +99,10 @@ def measure(
     definition: Definition,
     uncut: bool = True,
 ) -> dict[str, Floats]:
-    """Return each metric of each user: float64 (u, c), columns as in `cutoffs`, NaN for users left out.
+    """Compute each metric for each user: float64 (u, c).
 
-    Values do not depend on the batches of users, nor on other requested cut-offs. Without
-    `uncut` they follow from ranks that were counted up to the largest k alone.
+    Columns as in `cutoffs`; NaN for users left out. Values depend neither on the users' batches nor on
+    other requested cut-offs. Without `uncut`, ranks counted up to the largest k are enough.
     """
     columns = {name: len(cutoffs(name, ks, uncut)) for name in metrics}
     check_cutoffs(ks)
@@ -108,7 +116,7 @@ def measure(
 
 
 def relevant_counts(rankings: Rankings, definition: Definition) -> Ints:
-    """Return the number of relevant truth items of each user, int64 (u,)."""
+    """Count each user's relevant truth items, int64 (u,)."""
     user_p = np.repeat(np.arange(len(rankings.length)), np.diff(rankings.offsets))
     relevant = is_relevant(rankings.relevance, definition)
     return np.bincount(user_p[relevant], minlength=len(rankings.length)).astype(np.int64)
@@ -116,7 +124,10 @@ def relevant_counts(rankings: Rankings, definition: Definition) -> Ints:
 
 @metric("hit", ("hit",), about=About(place=60, bounds=NOT_NEGATIVE, wide=True))
 def hit(chunk: Chunk) -> Floats:
-    """1 if any relevant item is among the first k, or their number."""
+    """Hits: 1 if a relevant item is among the first k.
+
+    Or the number of such items, as the definition says.
+    """
     return chunk.hits if chunk.definition.hit == "count" else chunk.first_hit[0]
 
 
@@ -134,19 +145,25 @@ def recall(chunk: Chunk) -> Floats:
 
 @metric("calibrated_recall", about=About())
 def calibrated_recall(chunk: Chunk) -> Floats:
-    """hits / min(k, relevant), whatever recall divides by: 1 can be reached at every k."""
+    """hits / min(k, relevant), whatever recall divides by.
+
+    So 1 can be reached at every k.
+    """
     return divide(chunk.hits, chunk.reachable_hits)
 
 
 @metric("f1", ("precision_by", "recall_by"), about=About(place=90, wide=True))
 def f1(chunk: Chunk) -> Floats:
-    """2 P R / (P + R) = 2 hits / (denominator of P + denominator of R)."""
+    """2 P R / (P + R) = 2 hits / (P's + R's denominators)."""
     return divide(2 * chunk.hits, chunk.precision_length + chunk.recall_length)
 
 
 @metric("map", ("ap", "ap_by", "ap_ties", "map_cut"), "both", about=About(place=40, wide=True))
 def average_precision(chunk: Chunk) -> Floats:
-    """Sum of the precisions at the relevant items of the first k / min(k, relevant)."""
+    """Precisions at relevant items, summed, / min(k, relevant).
+
+    Only items among the first k count.
+    """
     definition = chunk.definition
     if definition.ap == "mean_precision":
         value = chunk.mean_precision
@@ -160,7 +177,7 @@ def average_precision(chunk: Chunk) -> Floats:
 
 
 def average_precision_length(chunk: Chunk) -> Floats:
-    """Denominator of average precision, (u, c + 1)."""
+    """Average precision's denominator, (u, c + 1)."""
     found_at_most = chunk.reachable_hits
     if chunk.definition.ap_by == "min_k_relevant":
         return found_at_most
@@ -186,16 +203,18 @@ def reciprocal_rank(chunk: Chunk) -> Floats:
     about=About(place=10, wide=True, wider=(("negative_grades", "signed", (-math.inf, 1.0)),)),
 )
 def ndcg(chunk: Chunk) -> Floats:
-    """DCG / ideal DCG; NaN where no order gains anything (Jarvelin and Kekalainen 2002).
+    """DCG / ideal DCG; NaN where no order gains anything.
+
+    Source: Jarvelin and Kekalainen 2002.
 
     With rated candidates only, an uncut ideal (`ideal=relevant`) has every negative grade, and k places may
     gain more: the value is then 1. If even the worst k places gain more, there is no scale: NaN.
 
     With expected ties `negative_grades=zero_floor` cuts the expected value at 0.
 
-    `negative_grades=signed` divides by the ideal of the gains above 0 and cuts nothing. A user whose gains
-    are small or below 0 can have a value far below -1: at k = 50 down to -26 for whole stars around an
-    origin of 3, and -64 for half stars.
+    `negative_grades=signed` divides by the ideal DCG from gains above 0 and cuts nothing. A user whose
+    gains are small or below 0 can have a value far below -1: at k = 50 down to -26 for whole stars around
+    an origin of 3, and -64 for half stars.
     """
     if chunk.definition.negative_grades == "signed":
         return divide(chunk.dcg, chunk.ideal, empty=0.0)
@@ -216,9 +235,9 @@ def ndcg(chunk: Chunk) -> Floats:
     about=About(place=70, wide=True),
 )
 def auc(chunk: Chunk) -> Floats:
-    """Share of (relevant, other) pairs in the right order, ties one half; NaN without pairs.
+    """Share of (relevant, other) pairs in the right order.
 
-    A relevant item that is not ranked loses to every ranked other item.
+    Ties count one half; NaN without pairs. An unranked relevant item loses to every ranked other item.
     """
     by_id = chunk.definition.auc_ties == "id_descending"
     g = chunk.certain_groups(chunk.rank_by_larger_id) if by_id else chunk.tie_groups
@@ -246,16 +265,19 @@ def r_precision(chunk: Chunk) -> Floats:
 
 @metric("rbp", ("persistence",), "both", about=About(place=110))
 def rank_biased_precision(chunk: Chunk) -> Floats:
-    """(1 - p) sum of p^(r - 1) over relevant ranks r, p the persistence (Moffat and Zobel 2008)."""
+    """(1 - p) sum p^(r - 1) over relevant ranks r.
+
+    p is the persistence (Moffat and Zobel 2008).
+    """
     p = chunk.definition.persistence
     return chunk.total(chunk.groups, chunk.groups.relevant, lambda r: (1 - p) * p ** (r - 1))
 
 
 @metric("percentile_rank", (), "uncut", worst=1.0, about=About("small", place=120))
 def percentile_rank(chunk: Chunk) -> Floats:
-    """Mean of (rank - 1) / (candidates - 1) of the relevant items; lower is better, random 1/2.
+    """Mean (rank - 1) / (candidates - 1) of relevant items; random: 1/2.
 
-    Items that are not ranked count 1 (Hu, Koren and Volinsky 2008, section 5).
+    Lower is better. Unranked items count 1 (Hu, Koren and Volinsky 2008, section 5).
     """
     g = chunk.groups
     place = divide(g.above + (g.size - 1) / 2, (chunk.length - 1.0)[g.user])
@@ -277,7 +299,11 @@ def _find_metric(name: str) -> Metric:
 
 
 def check_cutoffs(ks: Sequence[int]) -> None:
-    """Raise ConfigError for a cut-off that is no whole number from 1 to 2^31 - 1."""
+    """Check cut-offs.
+
+    Raises:
+        ConfigError: one is no whole number from 1 to 2^31 - 1.
+    """
     for k in ks:
         number = isinstance(k, int | float | np.integer | np.floating) and not isinstance(k, bool)
         if not number or not 1 <= k <= LARGEST_K or k != int(k):

@@ -1,9 +1,10 @@
-"""Novelty, popularity and diversity of lists, and coverage and evenness of the items in them.
+"""Novelty, popularity, diversity, coverage and evenness of lists.
 
-Axes: u users, n list entries, user after user, best first (`lists.UserItems`), i items of the catalogue,
-k places, c cut-offs, d dimensions, g categories. A value at k is that of the first min(k, length)
-entries, NaN where they do not define it; sums run along a list, so that a user's value does not
-depend on the batch.
+Coverage and evenness describe the items in all lists together.
+
+Axes: u users, n list entries, user after user, best first (`lists.UserItems`), i catalogue items, k places,
+c cut-offs, d dimensions, g categories. A value at k uses the first min(k, length) entries, NaN where they
+do not define it; sums run along a list, so a user's value does not depend on the batch.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from recbench_spark.metrics.kernels.about import NOT_NEGATIVE, About, register
 Number = TypeVar("Number", np.int64, np.float64)
 
 CELLS = 1 << 20
-"""Number of cells computed at once: users x places x (dimensions or places)."""
+"""Cells computed at once: users x places x (dimensions or places)."""
 
 PopularityMetric = Callable[[Ints, Ints, int, Sequence[int]], Floats]
 OverallMetric = Callable[[Sequence[int], Sequence[int], int], float]
 
 POPULARITY: dict[str, PopularityMetric] = {}
-"""Metrics of each user that follow from the number of training users of each listed item."""
+"""User metrics computed from each listed item's number of training users."""
 
 OVERALL: dict[str, OverallMetric] = {}
-"""Metrics of all lists together, from the histogram of the items' numbers of lists."""
+"""Metrics over all lists together: how many lists have an item, as a histogram."""
 
 
 def popularity_metric(name: str, about: About) -> Callable[[PopularityMetric], PopularityMetric]:
@@ -55,16 +56,16 @@ def overall_metric(name: str, about: About) -> Callable[[OverallMetric], Overall
 
 @popularity_metric("novelty", About(place=130, bounds=NOT_NEGATIVE))
 def novelty(offsets: Ints, count_n: Ints, users: int, ks: Sequence[int]) -> Floats:
-    """Mean of -log2 p over the first k entries, p the share of training users who have the item.
+    """Mean -log2 p over the first k entries.
 
-    float64 (u, c), in bits; NaN for a user without a list. An item that nobody has counts as if one
-    user had it: log2(users), the largest value there is. Blind to whether anything new is any good,
-    and to what the user knows from elsewhere. Source: Zhou et al. 2010, "Solving the apparent
-    diversity-accuracy dilemma of recommender systems" (surprisal).
+    p is the share of training users with the item. float64 (u, c), in bits; NaN for a user without a list.
+    An item which nobody has counts as if one user had it: log2(users), the largest possible value. Blind to
+    whether anything new is any good, and to what the user knows from elsewhere. Source: Zhou et al. 2010,
+    "Solving the apparent diversity-accuracy dilemma of recommender systems" (surprisal).
 
     Args:
-        offsets: (u + 1,), the entries of user u are `offsets[u]:offsets[u + 1]`.
-        count_n: training users of each listed item; below 0: a place without an item, which is left out.
+        offsets: (u + 1,), user u has the entries `offsets[u]:offsets[u + 1]`.
+        count_n: each listed item's training users; below 0: a place without an item, left out.
         users: training users; without any the value is NaN.
         ks: cut-offs.
     """
@@ -76,10 +77,11 @@ def novelty(offsets: Ints, count_n: Ints, users: int, ks: Sequence[int]) -> Floa
 
 @popularity_metric("mean_popularity", About("small", place=150))
 def mean_popularity(offsets: Ints, count_n: Ints, users: int, ks: Sequence[int]) -> Floats:
-    """Mean over the first k entries of the share of training users who have the item, in [0, 1].
+    """Mean share of training users with a listed item.
 
-    float64 (u, c); NaN for a user without a list. A mean: blind to one unknown item among hits. Args
-    as for `novelty`. Source: Yin et al. 2012, "Challenging the long tail recommendation", as a share.
+    float64 (u, c), in [0, 1], over the first k entries; NaN for a user without a list. A mean: blind to one
+    unknown item among hits. Args as for `novelty`. Source: Yin et al. 2012, "Challenging the long tail
+    recommendation", as a share.
     """
     if not users:
         return np.full((len(offsets) - 1, len(ks)), np.nan)
@@ -88,9 +90,9 @@ def mean_popularity(offsets: Ints, count_n: Ints, users: int, ks: Sequence[int])
 
 
 def mean_at_cutoffs(offsets: Ints, value_n: Floats, ks: Sequence[int]) -> Floats:
-    """Return the mean of the first min(k, length) values of each list, float64 (u, c); NaN if empty.
+    """Average lists' first min(k, length) values, float64 (u, c).
 
-    NaN among the values is a place without one.
+    NaN if empty. NaN among the values is a place without one.
     """
     length = np.diff(offsets)
     out = np.full((len(length), len(ks)), np.nan)
@@ -103,17 +105,17 @@ def mean_at_cutoffs(offsets: Ints, value_n: Floats, ks: Sequence[int]) -> Floats
 
 @register("diversity", About(place=140, bounds=(0.0, 2.0)))
 def intra_list_diversity(offsets: Ints, items: Ints, vector_id: Floats, ks: Sequence[int]) -> Floats:
-    """1 - mean cosine of the pairs among the first k entries, float64 (u, c), in [0, 2].
+    """1 - mean cosine over pairs among the first k entries.
 
-    NaN for fewer than two entries; a vector of zeros has cosine 0 with all. sum_{a < b} v_a v_b is
-    summed as v_b (v_1 + .. + v_{b-1}), all k in one pass. The value depends on the source of the vectors:
-    by the model's own vectors its lists look uniform. Source: Ziegler et al. 2005, "Improving
-    recommendation lists through topic diversification"; Zhang and Hurley 2008.
+    float64 (u, c), in [0, 2]; NaN for fewer than two entries; a zero vector has cosine 0 with all. sum_{a <
+    b} v_a v_b is summed as v_b (v_1 + .. + v_{b-1}), all k in one pass. The value depends on where the
+    vectors come from: by the model's own vectors its lists look uniform. Source: Ziegler et al. 2005,
+    "Improving recommendation lists through topic diversification"; Zhang and Hurley 2008.
 
     Args:
-        offsets: (u + 1,), bounds of the lists.
-        items: (n,), rows of `vector_id`; -1: an item without a vector, as one of zeros; -2: a place without
-            an item, which is left out.
+        offsets: (u + 1,), list bounds.
+        items: (n,), rows of `vector_id`; -1: an item without a vector, as with a zero vector; -2: a place
+            without an item, left out.
         vector_id: (i, d), of any length.
         ks: cut-offs.
     """
@@ -132,7 +134,10 @@ def intra_list_diversity(offsets: Ints, items: Ints, vector_id: Floats, ks: Sequ
 def _one_minus_pairs(
     offsets: Ints, items: Ints, similar: Callable[[Ints], Floats], width: int, ks: Sequence[int]
 ) -> Floats:
-    """Return 1 - mean over pairs; `similar` sums, for each place, its similarities to earlier places."""
+    """Return 1 - mean over pairs.
+
+    `similar` sums each place's similarities to earlier places.
+    """
     length = np.diff(offsets)
     out = np.full((len(length), len(ks)), np.nan)
     for rows, place in _blocks(offsets, ks, width):
@@ -143,14 +148,17 @@ def _one_minus_pairs(
         )
         shown = _take_at(filled, length[rows], ks)
         pairs = shown * (shown - 1) / 2
-        # _at divides by the number of shown entries; a mean over pairs needs the number of pairs.
+        # _at divides by the shown entries; a mean over pairs must divide by the pairs.
         total = _at(running, filled, length[rows], ks, at_least=2) * shown
         out[rows] = 1.0 - np.divide(total, pairs, out=np.full(total.shape, np.nan), where=pairs > 0)
     return out
 
 
 def _blocks(offsets: Ints, ks: Sequence[int], width: int) -> Iterator[tuple[slice, Ints]]:
-    """Yield users with the positions of their first max(k) entries, (u, k), -1 beyond the list."""
+    """Yield users with first max(k) entries' positions, (u, k).
+
+    -1 stands beyond the list.
+    """
     length = np.diff(offsets)
     depth = int(min(max(ks), length.max(initial=0)))
     step = max(1, CELLS // max(1, depth * width))
@@ -161,14 +169,20 @@ def _blocks(offsets: Ints, ks: Sequence[int], width: int) -> Iterator[tuple[slic
 
 
 def _at(running_uk: Floats, filled_uk: Ints, length_u: Ints, ks: Sequence[int], *, at_least: int) -> Floats:
-    """Return running sums at min(k, length), divided by the entries; NaN below `at_least` entries."""
+    """Return running sums at min(k, length), divided by entries.
+
+    NaN below `at_least` entries.
+    """
     total, shown = _take_at(running_uk, length_u, ks), _take_at(filled_uk, length_u, ks)
     mean: Floats = np.full(total.shape, np.nan)
     return np.divide(total, shown, out=mean, where=shown >= at_least)
 
 
 def _take_at(running_uk: npt.NDArray[Number], length_u: Ints, ks: Sequence[int]) -> npt.NDArray[Number]:
-    """Return running sums of each list at its first min(k, length) places; 0 for an empty list."""
+    """Return each list's running sums at min(k, length).
+
+    An empty list has 0.
+    """
     place = np.minimum(length_u[:, None], np.asarray(ks, dtype=np.int64))
     taken = np.take_along_axis(running_uk, np.maximum(place, 1) - 1, axis=1)
     return np.where(place > 0, taken, 0).astype(running_uk.dtype)
@@ -176,9 +190,9 @@ def _take_at(running_uk: npt.NDArray[Number], length_u: Ints, ks: Sequence[int])
 
 @overall_metric("coverage", About(place=80, wide=True))
 def coverage(times_x: Sequence[int], items_x: Sequence[int], n_items: int) -> float:
-    """Return the share of the catalogue in at least one list; args as for `gini`.
+    """Return the catalogue's share in at least one list.
 
-    Blind to how often an item is shown: one list in a million is enough.
+    Args as for `gini`. Blind to how often an item is shown: one list in a million is enough.
 
     >>> coverage([2, 1], [1, 2], 6)
     0.5
@@ -188,18 +202,18 @@ def coverage(times_x: Sequence[int], items_x: Sequence[int], n_items: int) -> fl
 
 @overall_metric("gini", About("small", place=160))
 def gini(times_x: Sequence[int], items_x: Sequence[int], n_items: int) -> float:
-    """Return the inequality of the items' numbers of lists, 0 .. 1 - 1 / n_items.
+    """Return how unequally often items are listed, 0 .. 1 - 1 / n_items.
 
-    With the n counts in ascending order, G = sum_j (2 j - n - 1) t_j / (n sum t); items_x items were
-    listed times_x times, and items never listed count 0. 0: all equally often. The arithmetic is in whole
-    numbers until the division. NaN if nothing was listed. Blind to which items are favoured, and to
-    demand: lists that follow it are uneven. Source: Fleder and Hosanagar 2009, "Blockbuster culture's next
-    rise or fall", section 4.
+    t_j is the number of lists with item j, n the catalogue size. With t ascending, G = sum_j (2 j - n - 1)
+    t_j / (n sum t); items_x items were listed times_x times, and items never listed count 0. 0: all equally
+    often. The arithmetic is in whole numbers until the division. NaN if nothing was listed. Blind to which
+    items are favoured, and to demand: lists following demand are uneven. Source: Fleder and Hosanagar 2009,
+    "Blockbuster culture's next rise or fall", section 4.
 
     Args:
         times_x: different numbers of lists, in any order.
-        items_x: number of items in that many lists.
-        n_items: items of the catalogue, at least sum(items_x).
+        items_x: how many items are in so many lists.
+        n_items: catalogue size, at least sum(items_x).
     """
     known = sorted((int(t), int(h)) for t, h in zip(times_x, items_x, strict=True))
     never = int(n_items) - sum(h for _, h in known)

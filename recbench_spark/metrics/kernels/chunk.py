@@ -1,12 +1,12 @@
-"""Quantities that accuracy metrics share, from the ranks of the users' truth items.
+"""Quantities shared by accuracy metrics, from truth items' ranks.
 
-A `Chunk` is some users under one definition: it counts relevant items, gains, hits, precisions and
-discounted gains at every cut-off, and each metric of `accuracy` is a short function of it.
+A `Chunk` holds some users under one definition: it counts relevant items, gains, hits, precisions and
+discounted gains at every cut-off, and each metric in `accuracy` is a short function of it.
 
-Axes: u users, p truth items, c cut-offs (the last column of a kernel is the uncut value), k ranks,
-g groups: truth items that share a range of ranks, r = a + 1 .. a + m, of which R are relevant, with
-C relevant items in earlier groups. If ties are broken, each item is its own group, m = 1; if ties are
-expected, a group holds all truth items of one score, and every order of it is equally likely.
+Axes: u users, p truth items, c cut-offs (a kernel's last column is the uncut value), k ranks, g groups. The
+truth items in a group share a range of ranks, r = a + 1 .. a + m; R of them are relevant, with C relevant
+items in earlier groups. If ties are broken, each item is its own group, m = 1; if ties are expected, a
+group holds all truth items with one score, and all its orders are equally likely.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from recbench_spark.ranking.kernels.rankings import Rankings, mark_relevant
 from recbench_spark.splits.kernels.positions import ascending
 
 Weight = Callable[[npt.NDArray[Any]], npt.NDArray[Any]]
-"""The weight of a rank r = 1, 2, ..."""
+"""Gives the weight for a rank r = 1, 2, ..."""
 
 
 LARGEST_GAIN = 2.0**1000
@@ -42,7 +42,7 @@ LARGEST_GAIN = 2.0**1000
 
 @dataclass(frozen=True)
 class Metric:
-    """A registered metric; `axes` are the parts of a definition that its value depends on."""
+    """A registered metric; `axes` are its definition axes."""
 
     name: str
     function: Callable[[Chunk], Floats]
@@ -55,7 +55,7 @@ class Metric:
 
 @dataclass(frozen=True)
 class Groups:
-    """Truth items that share a range of ranks, sorted by user and rank (see the module)."""
+    """Truth items sharing a rank range, by user and rank."""
 
     user: Ints
     above: Ints
@@ -66,23 +66,26 @@ class Groups:
 
     @cached_property
     def certain(self) -> bool:
-        """True if every rank is known, so no group is larger than one."""
+        """True if every rank is known: groups have one item."""
         return bool((self.size == 1).all())
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Some users under one definition: quantities that metrics share, each computed at its first use."""
+    """Some users under one definition, with metrics' shared quantities.
+
+    Each is computed at its first use.
+    """
 
     rankings: Rankings
     ks: tuple[int, ...]
     definition: Definition
 
     def values(self, metric: Metric) -> Floats:
-        """Return a metric of these users, (u, c), with the axes of users applied."""
+        """Compute a metric, (u, c), with user axes applied."""
         every = metric.function(self)
         value = {"k": every[:, :-1], "both": every, "uncut": every[:, -1:]}[metric.cuts].copy()
-        # Sums are rounded: the parts of five items may add up to 1 + 2e-16 in place of 1.
+        # Sums are rounded: five items' parts may add up to 1 + 2e-16 in place of 1.
         np.clip(value, *metric.about.bounds_under(self.definition), out=value)
         empty = metric.worst if self.definition.empty_users == "zero" else np.nan
         value[self.length == 0] = metric.worst
@@ -98,27 +101,27 @@ class Chunk:
 
     @property
     def length(self) -> Ints:
-        """Ranked candidates of each user, (u,)."""
+        """Each user's ranked candidates, (u,)."""
         return self.rankings.length
 
     @cached_property
     def user_p(self) -> Ints:
-        """The user of each truth item."""
+        """Each truth item's user."""
         return np.repeat(np.arange(len(self.length)), np.diff(self.rankings.offsets))
 
     @cached_property
     def relevant_p(self) -> Bools:
-        """True for each truth item that is relevant."""
+        """True for each relevant truth item."""
         return is_relevant(self.rankings.relevance, self.definition)
 
     @cached_property
     def relevant(self) -> Floats:
-        """Relevant truth items of each user, ranked or not, (u,)."""
+        """Each user's relevant truth items, ranked or not, (u,)."""
         return sum_by(self.user_p, self.relevant_p, len(self.length))
 
     @cached_property
     def gain_p(self) -> Floats:
-        """The gain of each truth item."""
+        """Each truth item's gain."""
         grade = self.rankings.relevance
         check_gains(grade, self.definition)
         if self.definition.gain == "binary":
@@ -134,13 +137,16 @@ class Chunk:
 
     @cached_property
     def k_uc(self) -> Floats:
-        """The cut-off of each column, (u, c + 1); uncut: the length of the list."""
+        """Each column's cut-off, (u, c + 1); uncut: the list's length."""
         at_k = np.broadcast_to(np.asarray(self.ks, dtype=np.float64), (len(self.length), len(self.ks)))
         return np.column_stack([at_k, self.length])
 
     @cached_property
     def depth(self) -> int:
-        """Ranks that can matter at a cut-off: nothing changes beyond the longest list or truth."""
+        """Ranks that can matter at a cut-off.
+
+        Nothing changes beyond the longest list or truth.
+        """
         return max_depth(self.rankings, self.ks)
 
     @cached_property
@@ -149,7 +155,7 @@ class Chunk:
 
     @cached_property
     def rank_p(self) -> Ints:
-        """The rank of each truth item with ties broken as defined; 0: not ranked."""
+        """Each truth item's rank, ties broken as defined; 0: not ranked."""
         r = self.rankings
         if self.definition.ties in ("id", "expected", "hashed"):
             return np.where(r.above < 0, 0, 1 + r.above + r.before)
@@ -159,16 +165,16 @@ class Chunk:
 
     @property
     def rank_by_larger_id(self) -> Ints:
-        """The rank of each truth item with the larger id first in a tie; 0: not ranked."""
+        """Truth items' ranks, larger tied ids first; 0: not ranked."""
         r = self.rankings
         return np.where(r.above < 0, 0, 1 + r.above + r.tied - r.before)
 
     def _extreme_rank(self) -> Ints:
-        """Return ranks with good items first in their tie, best first (optimistic); else mirrored.
+        """Return ranks with good items first or last in ties.
 
-        Good items are relevant or have a gain, and harmful ones close the tie. No order is best for all
-        metrics if items with a negative gain are relevant: the threshold is then below the origin of the
-        grades.
+        Optimistic ties put them first, pessimistic ones last. Good items are relevant or have a gain;
+        harmful ones stand at the other end. No order is best for all metrics if items with a negative gain
+        are relevant: the threshold is then below the origin of the grades.
         """
         r = self.rankings
         good = self.relevant_p | (self.gain_p > 0)
@@ -184,25 +190,25 @@ class Chunk:
 
     @cached_property
     def groups(self) -> Groups:
-        """The groups of these users under the definition's rule for ties."""
+        """These users' groups under the definition's rule for ties."""
         if self.definition.ties == "expected":
             return self.tie_groups
         return self.certain_groups(self.rank_p)
 
     def certain_groups(self, rank_p: Ints) -> Groups:
-        """Return one group per ranked truth item, alone at its rank."""
+        """Return one group per ranked truth item, at its rank."""
         keep = self.rankings.above >= 0
         return self._make_groups(rank_p[keep] - 1, np.ones_like(rank_p[keep]), keep)
 
     @cached_property
     def tie_groups(self) -> Groups:
-        """Return the groups of equal score, under any rule for ties."""
+        """Group equal scores, under any rule for ties."""
         keep = self.rankings.above >= 0
         return self._make_groups(self.rankings.above[keep], self.rankings.tied[keep] + 1, keep)
 
     def _make_groups(self, above: Ints, size: Ints, keep: Bools) -> Groups:
         user, gain, relevant = self.user_p[keep], self.gain_p[keep], self.relevant_p[keep]
-        # Sorted by gain as well, so that the sum of a group's gains does not depend on the input order.
+        # Sorted by gain as well: the sum of a group's gains then does not depend on the input order.
         order = ascending(user, above, gain)
         user, above = user[order], above[order]
         is_first = _run_starts(user, above) == np.arange(len(user))
@@ -213,9 +219,9 @@ class Chunk:
         return Groups(user[head], above[head], size[order][head], n_relevant, gains, prior)
 
     def total(self, groups: Groups, amount: Floats, weight: Weight) -> Floats:
-        """Return the sum over ranks r <= k of weight(r) x expected amount at r, (u, c + 1), the last uncut.
+        """Sum weight(r) x expected amount at r over ranks r <= k.
 
-        The amount of a group is spread evenly over its ranks.
+        Returns (u, c + 1), the last uncut. A group's amount is spread evenly over its ranks.
         """
         at_k = self._curve(groups, amount, weight)[:, self._last_k]
         mean = amount * _mean_weight(groups, weight)
@@ -223,7 +229,10 @@ class Chunk:
         return np.column_stack([at_k, uncut])
 
     def _curve(self, groups: Groups, amount: Floats, weight: Weight) -> Floats:
-        """Return the sums at k = 1 .. depth: (u, k). Every slot (user, rank) belongs to one group."""
+        """Return the sums at k = 1 .. depth: (u, k).
+
+        Every slot (user, rank) belongs to one group.
+        """
         count = np.clip(self.depth - groups.above, 0, groups.size)
         group = np.repeat(np.arange(len(count)), count)
         place = np.arange(len(group)) - np.repeat(np.cumsum(count) - count, count)
@@ -235,35 +244,38 @@ class Chunk:
 
     @cached_property
     def hits(self) -> Floats:
-        """Expected number of relevant items among the first k, (u, c + 1)."""
+        """Expected relevant items among the first k, (u, c + 1)."""
         return self.total(self.groups, self.groups.relevant, np.ones_like)
 
     @cached_property
     def precision_length(self) -> Floats:
-        """Denominator of precision, (u, c + 1)."""
+        """Precision's denominator, (u, c + 1)."""
         other = {"k": None, "list": self.length, "min_k_relevant": self.relevant}
         return cap_by_user(self.k_uc, other[self.definition.precision_by])
 
     @cached_property
     def recall_length(self) -> Floats:
-        """Denominator of recall, (u, c + 1)."""
+        """Recall's denominator, (u, c + 1)."""
         if self.definition.recall_by == "min_k_relevant":
             return self.reachable_hits
         return np.broadcast_to(self.relevant[:, None], self.k_uc.shape)
 
     @cached_property
     def reachable_hits(self) -> Floats:
-        """Largest number of hits, min(k, relevant), (u, c + 1); uncut: relevant, at any list length."""
+        """Most possible hits, min(k, relevant), (u, c + 1).
+
+        Uncut: relevant, at any list length.
+        """
         at_most = np.minimum(self.k_uc, self.relevant[:, None])
         at_most[:, -1] = self.relevant
         return at_most
 
     @cached_property
     def precision_sum(self) -> Floats:
-        """Sum of the precisions at the relevant items among the first k, (u, c + 1).
+        """Sum of precisions at relevant items among the first k.
 
-        Given a relevant item at rank r of a group, C items before the group are relevant and
-        each of the r - a - 1 ranks between is with chance b = (R - 1) / (m - 1) (McSherry and
+        Returns (u, c + 1). Take a relevant item at rank r in a group: C items before the group are
+        relevant, and each of the r - a - 1 ranks between with chance b = (R - 1) / (m - 1) (McSherry and
         Najork 2008, section 3): precision (C + 1 + b (r - a - 1)) / r.
         """
         parts = [self.total(self.groups, *part) for part in self._precision_parts]
@@ -271,7 +283,10 @@ class Chunk:
 
     @cached_property
     def _precision_parts(self) -> list[tuple[Floats, Weight]]:
-        """Amounts of the groups whose weighted sums are the precisions; the second one is for ties."""
+        """Group amounts whose weighted sums are the precisions.
+
+        The second one is for ties.
+        """
         g = self.groups
         b = (g.relevant - 1) / np.maximum(g.size - 1, 1)
         constant = g.prior + 1 - np.where(g.size == 1, 0.0, b * (g.above + 1))
@@ -280,7 +295,10 @@ class Chunk:
 
     @cached_property
     def mean_precision_at_hits(self) -> Floats:
-        """Mean of the precisions at the relevant items among the first k; 0 without any, (u, c + 1)."""
+        """Mean precision at relevant items among the first k.
+
+        (u, c + 1), 0 without any such item.
+        """
         if self.definition.ap_ties == "last_rank":
             return divide(self.shared_precision_sum, self._hits_at_last_rank)
         value, g = divide(self.precision_sum, self.hits), self.groups
@@ -297,7 +315,10 @@ class Chunk:
 
     @cached_property
     def shared_precision_sum(self) -> Floats:
-        """Sum of the same precisions if all items of a tie are at its last rank, (u, c + 1)."""
+        """Sum of the same precisions, ties at their last rank.
+
+        (u, c + 1).
+        """
         g = self.tie_groups
         return self.total(self._last_ranks, g.relevant * (g.prior + g.relevant), np.reciprocal)
 
@@ -312,7 +333,7 @@ class Chunk:
 
     @cached_property
     def mean_precision(self) -> Floats:
-        """Mean of precision@n over n = 1..k, (u, c + 1).
+        """Mean precision@n over n = 1..k, (u, c + 1).
 
         A relevant item at rank r counts in each n >= r: sum_{n=r}^{k} 1/n = H(k) - H(r - 1).
         """
@@ -321,7 +342,10 @@ class Chunk:
 
     @cached_property
     def first_hit(self) -> tuple[Floats, Floats]:
-        """P(a hit among the first k) and E(1 / rank of the first hit, 0 beyond k), (u, c + 1)."""
+        """P(hit by k), E(1 / first hit's rank), (u, c + 1).
+
+        A first hit beyond k counts 0.
+        """
         g = self.groups
         first = (g.prior == 0) & (g.relevant > 0)
         hit_chance, reciprocal = np.zeros(self.k_uc.shape), np.zeros(self.k_uc.shape)
@@ -337,7 +361,7 @@ class Chunk:
 
     @cached_property
     def discount(self) -> Weight:
-        """The discount of a rank."""
+        """A rank's discount."""
         return {
             "log2": lambda r: 1.0 / np.log2(r + 1.0),
             "log2_max2": lambda r: 1.0 / np.log2(np.maximum(r, 2.0)),
@@ -352,7 +376,7 @@ class Chunk:
 
     @cached_property
     def ideal(self) -> Floats:
-        """DCG of the ideal list, (u, c + 1)."""
+        """The ideal list's DCG, (u, c + 1)."""
         if self.definition.ideal == "k":
             most = np.zeros(len(self.length))
             np.maximum.at(most, self.user_p, self.gain_p)
@@ -371,10 +395,10 @@ class Chunk:
         return table[length_uc.astype(np.int64)]
 
     def best_dcg(self, gain_p: Floats) -> Floats:
-        """Return the DCG of the best order of these gains, (u, c + 1).
+        """Return the best DCG with these gains, (u, c + 1).
 
-        An unrated item (gain 0) can always replace a negative one, except if the candidates are the user's
-        rated items only: then these items have to be shown.
+        An unrated item (gain 0) can always replace a negative one, except if only the user's rated items
+        are candidates: then they have to be shown.
         """
         order = np.lexsort((-gain_p, self.user_p))
         user, gain = self.user_p[order], gain_p[order]
@@ -387,7 +411,7 @@ class Chunk:
 
 
 def divide(numerator: npt.NDArray[Any], denominator: npt.NDArray[Any], empty: float = 0.0) -> Floats:
-    """Return numerator / denominator, `empty` where the denominator is not positive."""
+    """Return numerator / denominator; `empty` for denominators up to 0."""
     shape = np.broadcast_shapes(numerator.shape, denominator.shape)
     out: Floats = np.full(shape, empty)
     np.divide(numerator, denominator, out=out, where=denominator > 0)
@@ -395,7 +419,10 @@ def divide(numerator: npt.NDArray[Any], denominator: npt.NDArray[Any], empty: fl
 
 
 def _mean_weight(groups: Groups, weight: Weight) -> Floats:
-    """Return the mean weight of the ranks of each group, from prefix sums (error about 1e-13)."""
+    """Return each group's mean rank weight.
+
+    From prefix sums (error about 1e-13).
+    """
     own = weight(groups.above + 1.0)
     if groups.certain:
         return own
@@ -405,41 +432,54 @@ def _mean_weight(groups: Groups, weight: Weight) -> Floats:
 
 
 def is_relevant(relevance: Floats, definition: Definition) -> Bools:
-    """Return true for relevance at or above the definition's threshold (None: above 0)."""
+    """Mark relevance at or above the definition's threshold.
+
+    None: above 0.
+    """
     return mark_relevant(relevance, definition.threshold)
 
 
 def cap_by_user(value_uc: Floats, limit_u: Floats | Ints | None) -> Floats:
-    """Limit values (u, c) by a number per user; None: no limit."""
+    """Limit values (u, c) per user; None: no limit."""
     return value_uc if limit_u is None else np.minimum(value_uc, limit_u[:, None])
 
 
 def _run_starts(user: Ints, value: Ints) -> Ints:
-    """Return, for sorted (user, value) pairs, the index where the run of equal pairs begins."""
+    """Return where each run of equal (user, value) begins.
+
+    Pairs are sorted.
+    """
     new = np.ones(len(user), dtype=bool)
     new[1:] = (user[1:] != user[:-1]) | (value[1:] != value[:-1])
     return np.maximum.accumulate(np.where(new, np.arange(len(user)), 0))
 
 
 def sum_by(index: Ints, amount: npt.NDArray[Any], count: int) -> Floats:
-    """Sum the amounts of each index, in input order: (count,)."""
+    """Sum each index's amounts, in input order: (count,)."""
     return np.bincount(index, weights=amount, minlength=count).astype(np.float64, copy=False)
 
 
 def _running_total(value: Floats, user: Ints) -> Floats:
-    """Sum the earlier values of the same user, exactly for whole numbers; users are sorted."""
+    """Sum each user's earlier values, exactly for whole numbers.
+
+    Users are sorted.
+    """
     before = np.cumsum(value) - value
     return before - before[_run_starts(user, np.zeros_like(user))]
 
 
 def max_depth(rankings: Rankings, ks: Sequence[int]) -> int:
-    """Return the largest rank that can matter at any of these cut-offs."""
+    """Return the largest rank that can matter at these cut-offs."""
     longest = max(rankings.length.max(initial=1), np.diff(rankings.offsets).max(initial=1))
     return int(min(max(ks, default=1), longest))
 
 
 def check_gains(relevance: Floats, definition: Definition) -> None:
-    """Raise DataError for relevance whose gain is beyond 2^1000: sums of such gains are no float64."""
+    """Check relevance for gains beyond 2^1000.
+
+    Raises:
+        DataError: there is one: sums of such gains are no float64.
+    """
     above = definition.gain == "exponential_above"
     exponent = 1.0 - (definition.threshold or 0.0) if above else -definition.grade_origin
     linear, binary = definition.gain == "linear", definition.gain == "binary"

@@ -1,7 +1,9 @@
-"""Learning curves: the value of a system after a user has given 1, 2, ... L ratings, and its mean.
+"""Learning curves: values after 1, 2, ... L ratings, and means.
 
-Axes: u users, l points of a curve (numbers of given ratings, ascending). NaN marks a point at which a user
-does not stand, or where the definition of the metric leaves the user out.
+The values are a system's, after a user has given so many ratings.
+
+Axes: u users, l curve points (numbers of given ratings, ascending). NaN marks a point not reached by a
+user, or one where the metric's definition leaves the user out.
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ from recbench_spark.metrics.kernels.about import About, register
 from recbench_spark.metrics.kernels.chunk import divide
 
 FEWEST_USERS = 10
-"""A point with fewer users has no place in a curve: at its right end only a few heavy users stand."""
+"""A point with fewer users has no place in a curve: only a few heavy users reach its right end."""
 
 
 class CurvePoints(NamedTuple):
-    """Points of a curve, (l,) each; NaN where fewer than `FEWEST_USERS` users stand."""
+    """Curve points, (l,) each; NaN below `FEWEST_USERS`."""
 
     value_l: Floats
     stderr_l: Floats
@@ -35,9 +37,9 @@ class CurvePoints(NamedTuple):
 def summarise_points(
     keys_u: npt.NDArray[np.int64], values_ul: Floats, replicates: int = 1000, seed: int = 42
 ) -> CurvePoints:
-    """Return mean, standard error, 95 % interval and number of users at each point.
+    """Return mean, standard error, 95 % interval and users per point.
 
-    Sums are whole numbers, so the order of the users changes no bit. Users are resampled, not draws.
+    Sums are whole numbers, so the users' order changes no bit. Users are resampled, not draws.
     """
     mean_l, error_l, n_l = mean_and_error(moments(values_ul))
     low_l, high_l = interval(*bootstrap_sums(keys_u, values_ul, replicates, seed), n_l)
@@ -49,10 +51,10 @@ def summarise_points(
 
 
 def point_weights(given: Sequence[int]) -> Floats:
-    """Return the weights of the points in a sum over all whole numbers from the first to the last point.
+    """Return the points' weights in a sum over all lengths.
 
-    Values between two points are on the straight line between them (trapezoids). So the weights of
-    1, 2, ... L are 1 each.
+    The sum runs over all whole numbers from the first to the last point. Values between two points are on
+    the straight line between them (trapezoids). So the weights for 1, 2, ... L are 1 each.
 
     >>> point_weights([1, 2, 3]).tolist(), point_weights([1, 2, 4, 8]).tolist()
     ([1.0, 1.0, 1.0], [1.0, 1.5, 3.0, 2.5])
@@ -66,15 +68,15 @@ def point_weights(given: Sequence[int]) -> Floats:
 
 @register("mandcg", About(place=15, wider=(("negative_grades", "signed", (-math.inf, 1.0)),)))
 def average_points(values_ul: Floats, given: Sequence[int], standing_u: Ints | None = None) -> Floats:
-    """Return the mean of each user's curve: MANDCG of a user, where the values are NDCG. NaN: no point.
+    """Average each user's curve: a user's MANDCG, from NDCG values.
 
-    A point without a value is left out, with its weight. This is (1 / L_u) sum_l NDCG_u(l) where the points
-    are 1 .. L_u.
+    A point without a value is left out, with its weight; NaN: no point. This is (1 / L_u) sum_l NDCG_u(l)
+    where the points are 1 .. L_u.
 
     Args:
         values_ul: (u, l) values.
         given: the points.
-        standing_u: number of points at which each user stands, from the first on; None: all of them.
+        standing_u: how many points each user reaches, from the first on; None: all.
     """
     table = np.zeros((len(given) + 1, len(given)))
     for count in range(1, len(given) + 1):
@@ -86,6 +88,9 @@ def average_points(values_ul: Floats, given: Sequence[int], standing_u: Ints | N
 
 
 def average_draws(values_dul: Floats) -> Floats:
-    """Return the mean over draws of each user and point, (u, l); draws without a value are left out."""
+    """Average each user and point over draws, (u, l).
+
+    Draws without a value are left out.
+    """
     counts_ul = (~np.isnan(values_dul)).sum(axis=0)
     return divide(np.nansum(values_dul, axis=0), counts_ul, np.nan)

@@ -1,9 +1,9 @@
-"""Value metrics: distances of predictions p from outcomes y, from sums that add up in any order.
+"""Distances between predictions p and outcomes y, by order-free sums.
 
-Axes: u users, n rows, s sums (see SUMS). The terms of a user's rows are added as whole numbers, 72 binary
-digits from the user's largest term down, so that sums are right to float64 at any scale and do not
-depend on the order of rows; totals of users add up exactly by `sums.exact_sums`, and a bootstrap
-reweights users by `sums.bootstrap_sums`. Areas under the ROC curve stand in `roc`.
+Axes: u users, n rows, s sums (see SUMS). The terms in a user's rows are added as whole numbers, 72 binary
+digits from the user's largest term down: sums are right to float64 at any scale and do not depend on the
+row order. User totals add up exactly by `sums.exact_sums`, and a bootstrap reweights users by
+`sums.bootstrap_sums`. `roc` has areas under the ROC curve.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ SUMS = ("n", "p", "y", "squared", "absolute", "logloss", "unfit")
 CLIP = float(np.finfo(np.float64).eps)
 """Probabilities are clipped to [CLIP, 1 - CLIP] in the log-loss, as in scikit-learn: 2^-52, 2.2e-16.
 
-2^-52 is the smallest clip that float64 can subtract from 1, so that a certain prediction that is
-wrong costs the same on both sides, 52 ln 2 = 36.04 nats.
+2^-52 is the smallest clip that float64 can subtract from 1. A certain but wrong prediction then costs the
+same on both sides, 52 ln 2 = 36.04 nats.
 """
 
 LARGEST = 2.0**500
@@ -38,16 +38,23 @@ HALF_BITS = 36
 """A term is high 2^-36 + low 2^-72 of the user's largest: both add up below 2^62 over MOST_ROWS rows."""
 
 MOST_ROWS = 1 << 26
-"""Largest number of rows of one user."""
+"""Most rows per user."""
 
 
 def user_sums(offsets: Ints, p: Floats, y: Floats, names: Sequence[str] = SUMS) -> Floats:
-    """Return the additive sums of each user: float64 (u, s), columns `names`, equal in any order of rows.
+    """Return each user's additive sums: float64 (u, s).
 
-    offsets: (u + 1,), the rows of user u are `offsets[u]:offsets[u + 1]`; p, y: (n,)
-    Sums of terms of one sign are right to a few 2^-53 of their value, at any scale; others to as much of
-    their largest term. Raises DataError for predictions or outcomes that are NaN or infinite,
-    above LARGEST and for users of more than MOST_ROWS rows.
+    Equal in any row order. Sums of terms with one sign are right to a few 2^-53 of their value, at any
+    scale; others to as much of their largest term.
+
+    Args:
+        offsets: (u + 1,), user u has the rows `offsets[u]:offsets[u + 1]`.
+        p, y: (n,) predictions and outcomes.
+        names: the columns.
+
+    Raises:
+        DataError: a prediction or outcome is NaN, infinite or above LARGEST, or a user has more than
+            MOST_ROWS rows.
     """
     check_finite(p, "predictions")
     check_finite(y, "outcomes")
@@ -62,7 +69,7 @@ def user_sums(offsets: Ints, p: Floats, y: Floats, names: Sequence[str] = SUMS) 
 
 @compile_with_python_errors
 def _add_rows(offsets: Ints, term_n: Floats, sum_u: Floats) -> None:
-    """Add each user's terms, with the same bits in any order of them."""
+    """Add each user's terms, with equal bits in any order."""
     one = 2.0**HALF_BITS
     for u in range(len(offsets) - 1):
         largest = 0.0
@@ -71,7 +78,7 @@ def _add_rows(offsets: Ints, term_n: Floats, sum_u: Floats) -> None:
         sum_u[u] = 0.0
         if largest == 0.0:
             continue
-        # In two steps: a single power of two for the smallest and the largest numbers exceeds float64.
+        # In two steps: a single power of two for the smallest and largest numbers exceeds float64.
         power = HALF_BITS - math.frexp(largest)[1]
         first, second = 2.0 ** (power // 2), 2.0 ** (power - power // 2)
         high, low = np.int64(0), np.int64(0)
@@ -86,7 +93,7 @@ def _add_rows(offsets: Ints, term_n: Floats, sum_u: Floats) -> None:
 
 
 def _has_logloss(p: Floats, y: Floats) -> npt.NDArray[np.bool_]:
-    """Return true if the log-loss of a row is defined."""
+    """Tell whether a row's log-loss is defined."""
     return np.asarray(((y == 0) | (y == 1)) & (p >= 0) & (p <= 1))
 
 
@@ -106,23 +113,26 @@ TERMS: dict[str, Callable[[Floats, Floats], npt.NDArray[Any]]] = {
     "logloss": _logloss,
     "unfit": lambda p, y: ~_has_logloss(p, y),
 }
-"""A row's term of each of SUMS."""
+"""A row's term for each of SUMS."""
 
 
 @dataclass(frozen=True)
 class ValueMetric:
-    """A metric of summed totals: `function` maps the sums by name, any shape, to values."""
+    """A metric on totals: `function` maps named sums, any shape."""
 
     function: Callable[[dict[str, Floats]], Floats]
     binary: bool
 
 
 VALUE_METRICS: dict[str, ValueMetric] = {}
-"""Every metric that follows from SUMS; `binary` ones need y in {0, 1} and p in [0, 1]."""
+"""Every metric computed from SUMS; `binary` ones need y in {0, 1} and p in [0, 1]."""
 
 
 def value_metric(name: str, about: About, *, binary: bool = False) -> Callable[[Any], Any]:
-    """Register a function of the totals; `about`: its direction, its place in reports, its bounds."""
+    """Register a function of the totals.
+
+    `about`: its direction, place in reports, and bounds.
+    """
 
     def keep(function: Callable[[dict[str, Floats]], Floats]) -> Any:
         VALUE_METRICS[name] = ValueMetric(function, binary)
@@ -132,7 +142,10 @@ def value_metric(name: str, about: About, *, binary: bool = False) -> Callable[[
 
 
 def from_totals(totals: Floats) -> dict[str, Floats]:
-    """Return every metric of VALUE_METRICS from totals (..., s): (...), NaN if it is undefined."""
+    """Compute every metric in VALUE_METRICS from totals (..., s).
+
+    Returns (...) each, NaN if undefined.
+    """
     t = _by_name(totals)
     with np.errstate(divide="ignore", invalid="ignore"):
         values = {name: metric.function(t) for name, metric in VALUE_METRICS.items()}
@@ -144,7 +157,10 @@ def from_totals(totals: Floats) -> dict[str, Floats]:
 
 
 def reasons(totals: Floats) -> dict[str, str]:
-    """Return the reasons why metrics of these totals (s,) are NaN; metrics with a value are absent."""
+    """Explain NaN metrics for totals (s,).
+
+    Metrics with a value are absent.
+    """
     t = dict(zip(SUMS, totals.tolist(), strict=True))
     missing = [name for name, value in from_totals(totals).items() if np.isnan(value)]
     return {name: _reason(t, VALUE_METRICS[name].binary) for name in missing}
@@ -160,19 +176,28 @@ def _reason(t: dict[str, float], binary: bool) -> str:
 
 @value_metric("mse", About("small", place=190, bounds=NOT_NEGATIVE, wide=True))
 def mse(t: dict[str, Floats]) -> Floats:
-    """Mean of (p - y)^2. Blind to the order of items, and to which users bear the error."""
+    """Mean (p - y)^2.
+
+    Blind to the order of items, and to which users bear the error.
+    """
     return t["squared"] / t["n"]
 
 
 @value_metric("rmse", About("small", place=170, bounds=NOT_NEGATIVE, wide=True))
 def rmse(t: dict[str, Floats]) -> Floats:
-    """Square root of MSE, in units of the outcome. A low RMSE says nothing of the top of a list."""
+    """Root of MSE, in the outcome's units.
+
+    A low RMSE says nothing about a list's top.
+    """
     return np.sqrt(t["squared"] / t["n"])
 
 
 @value_metric("mae", About("small", place=180, bounds=NOT_NEGATIVE, wide=True))
 def mae(t: dict[str, Floats]) -> Floats:
-    """Mean of |p - y|. Best at the median: for rare outcomes always predicting 0 looks good."""
+    """Mean |p - y|.
+
+    Best at the median: for rare outcomes always predicting 0 looks good.
+    """
     return t["absolute"] / t["n"]
 
 
@@ -182,7 +207,10 @@ def mae(t: dict[str, Floats]) -> Floats:
     binary=True,
 )
 def nmse(t: dict[str, Floats]) -> Floats:
-    """MSE / (g (1 - g)), g = mean y; 1: no better than predicting g. Blind to the order."""
+    """MSE / (g (1 - g)), g = mean y.
+
+    1: no better than predicting g. Blind to the order.
+    """
     g = t["y"] / t["n"]
     return (t["squared"] / t["n"]) / (g * (1 - g))
 
@@ -191,19 +219,25 @@ def nmse(t: dict[str, Floats]) -> Floats:
     "pe", About("near 0", place=230, bounds=(-1.0, math.inf), wide=True, depends_on_base_rate=True)
 )
 def pe(t: dict[str, Floats]) -> Floats:
-    """mean(p) / g - 1, over- or under-estimation. Blind to all but the mean: constants can be 0."""
+    """mean(p) / g - 1, over- or under-estimation.
+
+    Blind to all but the mean: constants can be 0.
+    """
     return t["p"] / t["y"] - 1
 
 
 @value_metric("mean_prediction", About("none", bounds=ANY))
 def mean_prediction(t: dict[str, Floats]) -> Floats:
-    """mean(p), to be read beside mean(y). Says nothing of any single prediction."""
+    """mean(p), to be read beside mean(y).
+
+    Says nothing about any single prediction.
+    """
     return t["p"] / t["n"]
 
 
 @value_metric("mean_outcome", About("none", bounds=ANY))
 def mean_outcome(t: dict[str, Floats]) -> Floats:
-    """g = mean(y), the base rate: a fact of the data, not of the model."""
+    """g = mean(y), the base rate: a fact about data."""
     return t["y"] / t["n"]
 
 
@@ -213,9 +247,10 @@ def mean_outcome(t: dict[str, Floats]) -> Floats:
     binary=True,
 )
 def logloss(t: dict[str, Floats]) -> Floats:
-    """Mean of -y ln p - (1 - y) ln(1 - p). Its scale is set by g: not comparable across data.
+    """Mean of -y ln p - (1 - y) ln(1 - p).
 
-    Probabilities are clipped to CLIP .. 1 - CLIP: a certain prediction that is wrong costs 36.04.
+    Its scale is set by g: not comparable across data. Probabilities are clipped to CLIP .. 1 - CLIP: a
+    certain but wrong prediction costs 36.04.
     """
     return t["logloss"] / t["n"]
 
@@ -224,7 +259,10 @@ def logloss(t: dict[str, Floats]) -> Floats:
     "rig", About(place=220, bounds=(-math.inf, 1.0), wide=True, depends_on_base_rate=True), binary=True
 )
 def rig(t: dict[str, Floats]) -> Floats:
-    """1 - logloss / H(g), H the entropy. Blind to a change of base rate: falls as g rises."""
+    """1 - logloss / H(g), H the entropy.
+
+    Blind to a change in base rate: falls as g rises.
+    """
     g = t["y"] / t["n"]
     entropy = -(g * np.log(g) + (1 - g) * np.log1p(-g))
     return 1 - (t["logloss"] / t["n"]) / entropy
@@ -233,13 +271,14 @@ def rig(t: dict[str, Floats]) -> Floats:
 # ------------------------------------------------------------------------------ by the prediction
 
 RATES = ("tpr", "fnr", "tnr", "fpr")
-"""Rates of `threshold_rates`: right and wrong ones of the positives and of the negatives."""
+"""Rates in `threshold_rates`: right and wrong ones among positives and negatives."""
 
 
 def equal_mass_edges(p: Floats, bins: int) -> Floats:
-    """Inner edges of at most `bins` bins of nearly as many rows each: ascending, at most (bins - 1,).
+    """Inner edges of at most `bins` bins, nearly equal.
 
-    Rows of equal p share a bin, so there may be fewer bins; an edge belongs to the bin above it.
+    Bins have nearly equal numbers of rows. Ascending, at most (bins - 1,). Rows with equal p share a bin,
+    so there may be fewer bins; an edge belongs to the bin above it.
     """
     check_finite(p, "predictions")
     ordered = np.sort(p)
@@ -248,14 +287,16 @@ def equal_mass_edges(p: Floats, bins: int) -> Floats:
 
 
 def bin_sums(edges: Floats, p: Floats, y: Floats) -> Floats:
-    """The sums of the rows in each bin of the prediction: float64 (edges + 1, s), columns SUMS.
+    """Sum the rows in each bin: float64 (edges + 1, s).
 
-    Bin b holds the rows with exactly b edges <= p. Bins of users add up as their totals do (`sums`).
-    `from_totals` of bins shows where predictions are wrong: a PE of 0 can hide a low range
-    estimated too high and a high range too low. The RIG of a bin is against the bin's own base rate:
-    it ignores the order between bins, is near 0 even for perfect predictions, and does not average to
-    the RIG of all rows. Source: Yi et al. 2013, "Predictive model performance: offline
-    and online evaluations". Raises DataError for predictions or outcomes that are NaN or infinite.
+    Columns are SUMS. Bin b holds the rows with exactly b edges <= p. Users' bins add up as their totals do
+    (`sums`). `from_totals` on bins shows where predictions are wrong: a PE of 0 can hide a low range
+    estimated too high and a high range too low. A bin's RIG is against its own base rate: it ignores the
+    order between bins, is near 0 even for perfect predictions, and does not average to the RIG over all
+    rows. Source: Yi et al. 2013, "Predictive model performance: offline and online evaluations".
+
+    Raises:
+        DataError: a prediction or outcome is NaN or infinite.
     """
     sums: Floats = user_bin_sums(np.array([0, len(p)]), edges, p, y)[0]
     return sums
@@ -264,7 +305,10 @@ def bin_sums(edges: Floats, p: Floats, y: Floats) -> Floats:
 def user_bin_sums(
     offsets: Ints, edges: Floats, p: Floats, y: Floats, names: Sequence[str] = SUMS
 ) -> Floats:
-    """Return `bin_sums` of each user, float64 (u, edges + 1, s); other arguments as in `user_sums`."""
+    """Return each user's `bin_sums`, float64 (u, edges + 1, s).
+
+    Other arguments as in `user_sums`.
+    """
     check_finite(p, "predictions")
     users, bins = len(offsets) - 1, len(edges) + 1
     cell_n = np.repeat(np.arange(users), np.diff(offsets)) * bins + np.searchsorted(edges, p, side="right")
@@ -277,13 +321,13 @@ def user_bin_sums(
 
 @register("calibration_error", About("small", place=260))
 def calibration_error(sums_bs: Floats) -> Floats:
-    """ECE: sum_b (n_b / n) |mean p - mean y| = sum_b |sum p - sum y| / n, from bins (..., b, s).
+    """ECE: sum_b (n_b / n) |mean p - mean y|, from bins (..., b, s).
 
-    With bins of equal mass (`equal_mass_edges`). Blind to the order of items: predicting the base rate
-    for all has no error; and to errors of both signs within a bin, so more bins show more, of noise
-    too: about sqrt(2 g (1 - g) b / (pi n)) where predictions are perfect. NaN without rows, and for
-    outcomes outside {0, 1}. Source: Naeini, Cooper and Hauskrecht 2015, "Obtaining well calibrated
-    probabilities using Bayesian binning", section "Experiments".
+    This equals sum_b |sum p - sum y| / n. Use bins with equal mass (`equal_mass_edges`). Blind to the order
+    of items: predicting the base rate for all has no error. Blind to opposite errors within a bin, so more
+    bins show more, also more noise: about sqrt(2 g (1 - g) b / (pi n)) where predictions are perfect. NaN
+    without rows, and for outcomes outside {0, 1}. Source: Naeini, Cooper and Hauskrecht 2015, "Obtaining
+    well calibrated probabilities using Bayesian binning", section "Experiments".
     """
     t = _by_name(sums_bs)
     n, unfit = t["n"].sum(axis=-1), t["unfit"].sum(axis=-1)
@@ -296,12 +340,12 @@ def calibration_error(sums_bs: Floats) -> Floats:
 @register("tnr", About())
 @register("fpr", About("small"))
 def threshold_rates(sums_bs: Floats) -> dict[str, Floats]:
-    """TPR, FNR, TNR and FPR of calling p >= t positive: (..., t) each, from bins whose edges are t.
+    """TPR, FNR, TNR and FPR for calling p >= t positive.
 
-    tpr = share of the positives at or above t, fnr = 1 - tpr; fpr = share of the negatives at or above
-    t, tnr = 1 - fpr. NaN where there are no positives (no negatives). Each is blind to the other
-    class, and so to the base rate: at one tpr and fpr most calls can be right or wrong. All are blind
-    to what an error costs, and to p except on which side of t it lies.
+    (..., t) each, from bins whose edges are t. tpr = share of positives at or above t, fnr = 1 - tpr; fpr =
+    share of negatives at or above t, tnr = 1 - fpr. NaN without positives (without negatives). Each is
+    blind to the other class, and so to the base rate: at one tpr and fpr most calls can be right or wrong.
+    All are blind to what an error costs, and to p except on which side of t it lies.
     """
     t = _by_name(sums_bs)
     fit = t["unfit"].sum(axis=-1, keepdims=True) == 0
@@ -319,13 +363,17 @@ def _by_name(sums: Floats) -> dict[str, Floats]:
 
 
 def _divide(numerator: Floats, denominator: Floats) -> Floats:
-    """numerator / denominator, NaN where the denominator is not positive."""
+    """numerator / denominator, NaN for denominators up to 0."""
     out: Floats = np.full(np.broadcast_shapes(numerator.shape, denominator.shape), np.nan)
     return np.divide(numerator, denominator, out=out, where=denominator > 0)
 
 
 def check_finite(values: Floats, what: str) -> None:
-    """Raise DataError for numbers that are NaN or infinite; `what` names them."""
+    """Refuse NaN and infinity; `what` names the numbers.
+
+    Raises:
+        DataError: there is such a number.
+    """
     wrong = int((~np.isfinite(values)).sum())
     if wrong:
         raise DataError(f"{wrong} of {len(values)} {what} are NaN or infinite", "drop or repair these rows")

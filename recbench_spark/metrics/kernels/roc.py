@@ -1,7 +1,7 @@
-"""Areas under the ROC curve: AUC, partial AUC, and means of the users' AUC.
+"""Areas under the ROC curve: AUC, partial AUC, users' means.
 
-Axes: u users, n rows. AUC counts pairs in whole numbers; its parts come from sorted, range-partitioned
-chunks.
+Axes: u users, n rows. AUC counts pairs in whole numbers, summed over sorted chunks, each with its own range
+of predictions.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from recbench_spark.metrics.kernels.predictions import check_finite
 
 @dataclass(frozen=True)
 class PairCounts:
-    """Whole-number parts of the AUC of one chunk of rows, or of several combined.
+    """Whole-number AUC parts for one chunk of rows, or several.
 
-    Of each positive, x = 2 #{negatives below} + #{negatives tied}; of each negative, z = 2
-    #{positives above} + #{positives tied}. Python integers: squares of 10^9 rows need 90 bits.
+    Each positive has x = 2 #{negatives below} + #{negatives tied}; each negative has z = 2 #{positives
+    above} + #{positives tied}. Python integers: squares over 10^9 rows need 90 bits.
     """
 
     positives: int
     negatives: int
     wins: int
-    """Sum of x, which is the sum of z."""
+    """Sum of x, equal to the sum of z."""
     squares_x: int
     squares_z: int
 
 
 def pair_counts(p: Floats, y: Floats) -> PairCounts:
-    """Count the ordered pairs within a chunk of rows, in any order: p (n,), y (n,) in {0, 1}.
+    """Count ordered pairs within a chunk, in any order.
 
-    If chunks are combined, rows of equal p must be in one chunk.
+    p (n,), y (n,) in {0, 1}. If chunks are combined, rows with equal p must be in one chunk.
     """
     check_finite(p, "predictions")
     _check_binary(y)
@@ -57,10 +57,10 @@ def pair_counts(p: Floats, y: Floats) -> PairCounts:
 
 
 def combine(chunks: Sequence[PairCounts]) -> PairCounts:
-    """Combine the counts of chunks, in ascending order of prediction, into those of all rows.
+    """Combine chunks, in ascending order of prediction, into all rows.
 
-    With N negatives in lower chunks each x grows by 2 N; with P positives in higher ones each z
-    grows by 2 P: sum (x + 2N)^2 = sum x^2 + 4 N sum x + 4 N^2 positives.
+    With N negatives in lower chunks each x grows by 2 N; with P positives in higher ones each z grows by 2
+    P: sum (x + 2N)^2 = sum x^2 + 4 N sum x + 4 N^2 positives.
     """
     every = PairCounts(0, 0, 0, 0, 0)
     for chunk in chunks:
@@ -76,19 +76,20 @@ def combine(chunks: Sequence[PairCounts]) -> PairCounts:
 
 
 def auc(counts: PairCounts) -> float:
-    """Chance that a positive is predicted above a negative, ties one half; NaN without pairs.
+    """Chance that a positive is predicted above a negative.
 
-    Constant predictions give 1/2. Blind to calibration, to the operating range, to unequal costs of
-    errors; easy negatives raise it.
+    Ties count one half; NaN without pairs. Constant predictions give 1/2. Blind to calibration, to the
+    operating range, and to unequal costs of errors; easy negatives raise it.
     """
     pairs = 2 * counts.positives * counts.negatives
     return counts.wins / pairs if pairs else math.nan
 
 
 def auc_error(counts: PairCounts) -> float:
-    """Standard error of the AUC (DeLong, DeLong and Clarke-Pearson 1988); rows independent.
+    """Standard error of the AUC, for independent rows.
 
-    Rows of one user are not independent: prefer the bootstrap over users where users matter.
+    Rows of one user are not independent: prefer the bootstrap over users where users matter. Source:
+    DeLong, DeLong and Clarke-Pearson 1988.
     """
     m, n = counts.positives, counts.negatives
     if m < 2 or n < 2:
@@ -101,11 +102,11 @@ def auc_error(counts: PairCounts) -> float:
 
 @register("pauc", About(place=250))
 def partial_auc(p: Floats, y: Floats, low: float, high: float) -> float:
-    """Area under the ROC curve over false-positive rates low..high, divided by high - low.
+    """Area under the ROC curve over false-positive rates low..high.
 
-    Straight lines between thresholds; NaN without positives or negatives. Blind to all that happens
-    outside of its range. Source: McClish 1989, "Analyzing a portion of the ROC curve", without her
-    rescaling: random predictions give (low + high) / 2.
+    It is divided by high - low. Straight lines between thresholds; NaN without positives or negatives.
+    Blind to everything outside its range. Source: McClish 1989, "Analyzing a portion of the ROC curve",
+    without her rescaling: random predictions give (low + high) / 2.
     """
     check_finite(p, "predictions")
     _check_binary(y)
@@ -118,19 +119,20 @@ def partial_auc(p: Floats, y: Floats, low: float, high: float) -> float:
 def roc_area(
     p: Floats, y: Floats, above: tuple[int, int], within: tuple[float, float]
 ) -> tuple[int, float]:
-    """Area under the ROC curve in (positive, negative) pairs, of one range of predictions.
+    """Area under the ROC curve for one range of predictions.
 
-    Rows of equal p form a line of the curve, from (N, P) to (N + m, P + h), N negatives and P
-    positives being predicted above: its area is m P + m h / 2, in part a P + a^2 h / (2 m).
+    It counts (positive, negative) pairs. Rows with equal p form a line on the curve, from (N, P) to (N + m,
+    P + h), N negatives and P positives being predicted above: its area is m P + m h / 2, in part a P + a^2
+    h / (2 m).
 
     Args:
-        p, y: (n,) rows of the range, in any order; rows of equal p are in one range.
+        p, y: (n,) rows in the range, in any order; rows with equal p are in one range.
         above: positives and negatives predicted above the range.
-        within: bounds of the area, in negatives from the top.
+        within: area bounds, in negatives from the top.
 
     Returns:
-        twice the area of the lines that lie within the bounds, a whole number; and the area of the
-        lines that a bound cuts.
+        Twice the area under lines within the bounds, a whole number; and the area under lines cut by a
+        bound.
     """
     _, run = np.unique(-p, return_inverse=True)
     h = np.bincount(run, weights=y).astype(np.int64)
@@ -145,14 +147,18 @@ def roc_area(
 
 
 def area_share(twice: int, cut: Sequence[float], pairs: int, rates: tuple[float, float]) -> float:
-    """Return the partial AUC from the areas of all ranges (`roc_area`); NaN without pairs."""
+    """Return the partial AUC from all ranges' areas (`roc_area`).
+
+    NaN without pairs.
+    """
     return (twice / 2 + math.fsum(cut)) / (pairs * (rates[1] - rates[0])) if pairs else math.nan
 
 
 def user_aucs(offsets: Ints, p: Floats, y: Floats) -> tuple[Floats, Ints]:
-    """Return AUC and number of positives of each user: (u,), (u,); NaN without positives or negatives.
+    """Return each user's AUC and positives: (u,), (u,).
 
-    By mid-ranks: AUC_u = (sum of the positives' ranks - P (P + 1) / 2) / (P N).
+    NaN without positives or negatives. By mid-ranks: AUC_u = (sum of the positives' ranks - P (P + 1) / 2)
+    / (P N).
     """
     check_finite(p, "predictions")
     _check_binary(y)
@@ -165,7 +171,7 @@ def user_aucs(offsets: Ints, p: Floats, y: Floats) -> tuple[Floats, Ints]:
     new[1:] = (user[1:] != user[:-1]) | (p[1:] != p[:-1])
     start = np.flatnonzero(new)
     end = np.append(start[1:], len(p))
-    # Twice the mid-rank: first + last rank of the run.
+    # Twice the mid-rank: first + last rank in the run.
     twice = np.repeat(start + end + 1, end - start) - 2 * offsets[user]
     positives = np.bincount(user, weights=y, minlength=u).astype(np.int64)
     ranks = np.bincount(user, weights=y * twice, minlength=u)
@@ -177,7 +183,10 @@ def user_aucs(offsets: Ints, p: Floats, y: Floats) -> tuple[Floats, Ints]:
 
 
 def gauc_parts(offsets: Ints, p: Floats, y: Floats) -> Floats:
-    """Return AUC_u P_u and P_u of each user, (u, 2), NaN for users without an AUC."""
+    """Return each user's AUC_u P_u and P_u, (u, 2).
+
+    NaN for users without an AUC.
+    """
     value, positives = user_aucs(offsets, p, y)
     weight = np.where(np.isnan(value), np.nan, positives)
     return np.column_stack([value * weight, weight])
@@ -185,17 +194,20 @@ def gauc_parts(offsets: Ints, p: Floats, y: Floats) -> Floats:
 
 @register("gauc", About(place=240, wide=True))
 def gauc(sums: Floats) -> float:
-    """sum(AUC_u P_u) / sum(P_u) from the summed `gauc_parts`, (2,); NaN without any user.
+    """sum(AUC_u P_u) / sum(P_u) from summed `gauc_parts`, (2,).
 
-    Users are weighted by their positives P_u: Zhu et al. 2017, "Optimized cost per click in Taobao
-    display advertising", section 5, allow clicks or impressions; others weigh all users alike.
-    Blind to all differences between users, and to users with one kind of outcome only.
+    NaN without any user. Users are weighted by their positives P_u: Zhu et al. 2017, "Optimized cost per
+    click in Taobao display advertising", section 5, allow clicks or impressions; others weigh all users
+    alike. Blind to all differences between users, and to users with one kind of outcome only.
     """
     return float(sums[0] / sums[1]) if sums[1] else math.nan
 
 
 def _exact_weighted_sum(*factors: Ints) -> int:
-    """Return the sum of products of whole numbers >= 0, exact: Python integers if int64 could overflow."""
+    """Sum products of whole numbers >= 0, exactly.
+
+    Python integers take over if int64 could overflow.
+    """
     bound = math.prod(float(factor.max(initial=0)) for factor in factors) * len(factors[0])
     if bound < 2.0**62:
         return int(np.prod(np.stack(factors), axis=0).sum())

@@ -1,4 +1,4 @@
-"""Texts of the metrics for people who read a number: name in full, formula, edge rule, source."""
+"""Metric texts for readers: full name, formula, edge rule, source."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 NO_RELEVANT = "A user without relevant items is left out and counted, or counts 0 (`empty_users: zero`)."
 NO_LIST = "A user with relevant items and no list counts 0 (`users` says who counts)."
 EDGE = f"{NO_RELEVANT} {NO_LIST}"
-"""Edge rules that all metrics of ranks share."""
+"""Edge rules shared by all rank metrics."""
 
 NO_ROWS = "No value without a list."
 NO_BINARY = "No value for outcomes other than 0 and 1, nor where all outcomes are equal."
@@ -17,10 +17,10 @@ YI = "Yi, Chen, Li, Sett and Yan 2013, Predictive model performance: offline and
 
 @dataclass(frozen=True)
 class MetricText:
-    """Texts of one metric.
+    """A metric in words, for people who read its number.
 
     Attributes:
-        title: the name in full.
+        title: the full name.
         formula: how a value is computed, under the default definition.
         edges: what happens where the formula has no value.
         source: the publication, if there is one.
@@ -44,7 +44,7 @@ TEXTS: dict[str, MetricText] = {
     ),
     "mandcg": MetricText(
         "mean of average nDCG along a learning curve (MANDCG)",
-        "Mean over users of the mean of nDCG at the points of the user's learning curve.",
+        "Mean over users; a user's value is the mean nDCG over the points of the learning curve.",
         "A point without a value is left out with its weight; a user without a point is left out.",
     ),
     "recall": MetricText("recall", "hits among the first k / relevant items of the user.", EDGE),
@@ -72,10 +72,10 @@ TEXTS: dict[str, MetricText] = {
     ),
     "auc": MetricText(
         "area under the ROC curve (AUC)",
-        "Share of the pairs of a relevant and another item that are in the right order; ties count half."
-        " Of predictions: the same over all rows.",
-        "A user without such a pair has no value. A relevant item that is not ranked loses to every ranked"
-        " other item.",
+        "Share of pairs (relevant item, other item) in the right order; ties count half."
+        " For predictions: the same over all rows.",
+        "A user without such a pair has no value. An unranked relevant item loses to every other"
+        " ranked item.",
         ROC,
     ),
     "r_precision": MetricText(
@@ -92,7 +92,7 @@ TEXTS: dict[str, MetricText] = {
     "percentile_rank": MetricText(
         "percentile rank",
         "Mean of (rank - 1) / (candidates - 1) of the relevant items; random order gives 1/2.",
-        f"An item that is not ranked counts 1. {NO_RELEVANT}",
+        f"An unranked item counts 1. {NO_RELEVANT}",
         "Hu, Koren and Volinsky 2008, Collaborative filtering for implicit feedback datasets",
     ),
     "coverage": MetricText(
@@ -103,30 +103,30 @@ TEXTS: dict[str, MetricText] = {
     "gini": MetricText(
         "Gini coefficient of the items' numbers of lists",
         "sum_j (2 j - n - 1) t_j / (n sum t) over the n items in ascending order of their numbers t.",
-        "No value if nothing was listed. Items that are never listed count 0.",
+        "No value if nothing was listed. Items never listed count 0.",
         "Fleder and Hosanagar 2009, Blockbuster culture's next rise or fall",
     ),
     "novelty": MetricText(
         "novelty (surprisal, in bits)",
-        "Mean of -log2 p over the first k entries; p is the share of training users who have the item.",
-        f"{NO_ROWS} An item that nobody has counts as if one user had it.",
+        "Mean -log2 p over the first k entries; p is the share of training users with the item.",
+        f"{NO_ROWS} An item nobody has counts as if one user had it.",
         "Zhou et al. 2010, Solving the apparent diversity-accuracy dilemma of recommender systems",
     ),
     "mean_popularity": MetricText(
         "mean popularity",
-        "Mean over the first k entries of the share of training users who have the item.",
+        "Share of training users with an item, averaged over the first k entries.",
         NO_ROWS,
         "Yin et al. 2012, Challenging the long tail recommendation",
     ),
     "diversity": MetricText(
         "intra-list diversity",
-        "1 - mean cosine of the pairs of items among the first k.",
+        "1 - mean cosine over pairs among the first k items.",
         "No value for fewer than two entries. An item without features has cosine 0 with all.",
         "Ziegler et al. 2005, Improving recommendation lists through topic diversification",
     ),
     "rmse": MetricText(
         "root mean squared error (RMSE)",
-        "Square root of the mean of (prediction - outcome)^2.",
+        "Square root of mean (prediction - outcome)^2.",
         "No value without rows.",
     ),
     "mse": MetricText(
@@ -159,7 +159,7 @@ TEXTS: dict[str, MetricText] = {
     ),
     "gauc": MetricText(
         "group AUC (GAUC): the AUC within users",
-        "Sum of AUC of a user times its positives / sum of positives.",
+        "Sum over users of AUC x positives / sum of positives.",
         "Users with one kind of outcome are left out.",
         "Zhu et al. 2017, Optimized cost per click in Taobao display advertising",
     ),
@@ -171,10 +171,10 @@ TEXTS: dict[str, MetricText] = {
     ),
     "calibration_error": MetricText(
         "expected calibration error (ECE)",
-        "Sum over bins of equal mass of (rows of the bin / rows) |mean prediction - mean outcome|.",
-        "No value without rows, nor for outcomes other than 0 and 1. Rows of equal prediction share a bin:"
-        " of n sorted predictions those at the places n b / bins (rounded down, from 0) are edges, an edge"
-        " belongs to the bin above it, and equal edges are one, so there may be fewer bins.",
+        "Sum over equal-mass bins: (rows in the bin / rows) |mean prediction - mean outcome|.",
+        "No value without rows, nor for outcomes other than 0 and 1. Rows with equal predictions share a"
+        " bin: among n sorted predictions those at places n b / bins (rounded down, from 0) are edges. An"
+        " edge belongs to the bin above it, and equal edges are one, so there may be fewer bins.",
         "Naeini, Cooper and Hauskrecht 2015, Obtaining well calibrated probabilities",
     ),
     "tpr": MetricText(
@@ -195,15 +195,15 @@ TEXTS: dict[str, MetricText] = {
         "No value without rows.",
     ),
     "mean_outcome": MetricText(
-        "mean outcome, the base rate", "Mean of the outcomes: a fact of the data.", "No value without rows."
+        "mean outcome, the base rate", "Mean outcome: a fact about the data.", "No value without rows."
     ),
 }
-"""Texts by the name of the metric, in the order of reports."""
+"""Texts by metric name, in report order."""
 
 
 @dataclass(frozen=True)
 class EstimatorText:
-    """Texts of one estimator: its name in full, what it computes, and its source."""
+    """An estimator in words: full name, what it computes, source."""
 
     title: str
     meaning: str
@@ -230,7 +230,7 @@ ESTIMATOR_TEXTS: dict[str, EstimatorText] = {
     ),
     "ips_pooled": EstimatorText(
         "IPS pooled over users",
-        "Weighted gain of all users / ideal gain of a user with the mean number of items.",
+        "All users' weighted gain / ideal gain for a user with the mean number of items.",
     ),
     "dm": EstimatorText("direct method (DM)", "The expected reward of the list by a reward model alone."),
     "dr": EstimatorText(
@@ -250,7 +250,7 @@ ESTIMATOR_TEXTS: dict[str, EstimatorText] = {
     ),
     "stratified": EstimatorText(
         "stratified estimate",
-        "Mean over strata of items by propensity, each with its share of the relevant items.",
+        "Mean over item strata by propensity, each weighted by its share of the relevant items.",
     ),
     "rank_estimate": EstimatorText(
         "rank estimate", "Of drawn candidates: the metric at the expected full rank of the sampled rank."
@@ -269,8 +269,8 @@ ESTIMATOR_TEXTS: dict[str, EstimatorText] = {
     ),
     "maximum_likelihood": EstimatorText(
         "maximum likelihood",
-        "Of drawn candidates: the distribution of full ranks that makes the sampled ranks most likely.",
+        "From drawn candidates: the distribution of full ranks under which sampled ranks are most likely.",
         "Jin et al. 2021, On estimating recommendation evaluation metrics under sampling",
     ),
 }
-"""Texts by the name in the column `estimator`, in the order of reports."""
+"""Texts by the name in the column `estimator`, in report order."""

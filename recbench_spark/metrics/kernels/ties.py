@@ -1,4 +1,7 @@
-"""Expected values over all orders of a tie: its first hit, and its hits where a cut-off goes through it."""
+"""Expected values over all orders of a tie.
+
+They concern its first hit, and its hits where a cut-off goes through it.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,10 @@ from recbench_spark.core.arrays import Floats, Ints
 def first_in_tie(
     above: Ints, size: Ints, relevant: Floats, ks: Sequence[int], depth: int
 ) -> tuple[Floats, Floats]:
-    """Return P(hit by k) and E(1 / first rank, 0 beyond k) if the first hit lies in a tie: (t, c + 1).
+    """Return P(hit by k) and E(1 / first rank), (t, c + 1).
 
-    S_j, the chance of no hit among the first j of the tie, is prod_{i<=j} 1 - R / (m - i + 1);
-    the first hit is at j with chance S_{j-1} R / (m - j + 1).
+    The first hit lies in a tie; beyond k it counts 0. S_j, the chance of no hit among the first j in the
+    tie, is prod_{i<=j} 1 - R / (m - i + 1); the first hit is at j with chance S_{j-1} R / (m - j + 1).
     """
     start, chance = _chances(size, relevant, 0, depth)
     survival = np.column_stack([start, start[:, -1] * (1 - chance[:, -1])])
@@ -32,7 +35,10 @@ def first_in_tie(
 
 
 def _chances(size: Ints, relevant: Floats, first: int, count: int) -> tuple[Floats, Floats]:
-    """Return S_{j-1} / S_first and R / (m - j + 1) of places j = first + 1 .. first + count of a tie."""
+    """Return S_{j-1} / S_first and R / (m - j + 1).
+
+    For places j = first + 1 .. first + count in a tie.
+    """
     remaining = size[:, None] - np.arange(first, first + count)
     chance = np.clip(relevant[:, None] / np.maximum(remaining, 1), 0.0, 1.0)
     chance[remaining < 1] = 1.0
@@ -41,7 +47,10 @@ def _chances(size: Ints, relevant: Floats, first: int, count: int) -> tuple[Floa
 
 
 def _first_reciprocal(above: Ints, size: Ints, relevant: Floats) -> Floats:
-    """Return E(1 / rank of the first relevant item) of ties (a, m, R), over all orders."""
+    """Return E(1 / first relevant item's rank) over all orders.
+
+    Ties are given by (a, m, R).
+    """
     ties = np.column_stack([above, size, relevant.astype(np.int64)])
     distinct, back = np.unique(ties, axis=0, return_inverse=True)
     a, m, r = distinct[:, 0], distinct[:, 1], distinct[:, 2]
@@ -60,11 +69,15 @@ def _first_reciprocal(above: Ints, size: Ints, relevant: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class CutTie:
-    """Ties of which a cut-off shows a part; each field has one value a tie, (t,).
+    """Ties cut by a cut-off, one value per tie, (t,).
 
-    above: ranks above the tie; shown: places of the tie above the cut-off; size: items of the tie
-    relevant: relevant ones of them; prior: relevant items above the tie
-    earlier: sum of the precisions at the relevant items above the tie
+    Attributes:
+        above: ranks above the tie.
+        shown: places in the tie above the cut-off.
+        size: items in the tie.
+        relevant: relevant ones among them.
+        prior: relevant items above the tie.
+        earlier: sum of precisions at relevant items above the tie.
     """
 
     above: Ints
@@ -76,12 +89,12 @@ class CutTie:
 
 
 def average_precision_over_orders(tie: CutTie) -> Floats:
-    """Return the mean precision at the hits, over all orders of each tie; an order without hits counts 0.
+    """Return the mean precision at hits, over all orders.
 
-    The shown places hold h relevant items with a hypergeometric chance. Each place at j = 1 .. n is then
-    relevant with chance h / n, after (h - 1) (j - 1) / (n - 1) others of the tie: precision
-    (C + 1 + (h - 1) (j - 1) / (n - 1)) / (a + j). The sum over j needs H(a + n) - H(a) alone. The error of
-    the chances is about 1e-13 times the logarithm of the number of orders.
+    An order without hits counts 0. The shown places hold h relevant items with a hypergeometric chance.
+    Each place at j = 1 .. n is then relevant with chance h / n, after (h - 1) (j - 1) / (n - 1) others in
+    the tie: precision (C + 1 + (h - 1) (j - 1) / (n - 1)) / (a + j). The sum over j needs H(a + n) - H(a)
+    alone. The chances have an error about 1e-13 times the logarithm of the number of orders.
     """
     n, a, prior = tie.shown, tie.above, tie.prior
     reciprocals = harmonic(a + n) - harmonic(a)
@@ -95,7 +108,7 @@ def average_precision_over_orders(tie: CutTie) -> Floats:
 
 
 def _hit_chance(tie: CutTie, h: int) -> Floats:
-    """Return the chance of h relevant items among the shown places, (t,)."""
+    """Return the chance for h relevant shown items, (t,)."""
     others = tie.size - tie.relevant
     possible = (h <= tie.relevant) & (h <= tie.shown) & (tie.shown - h <= others)
     logarithm = (
@@ -107,7 +120,7 @@ def _hit_chance(tie: CutTie, h: int) -> Floats:
 
 
 def _log_choices(n: npt.NDArray[Any], k: npt.NDArray[Any]) -> Floats:
-    """Return the logarithm of n! / (k! (n - k)!)."""
+    """Return log(n! / (k! (n - k)!))."""
     from scipy.special import gammaln  # noqa: PLC0415 (half a second that few need)
 
     return np.asarray(gammaln(n + 1.0) - gammaln(k + 1.0) - gammaln(n - k + 1.0), dtype=np.float64)

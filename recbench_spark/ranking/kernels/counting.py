@@ -1,27 +1,27 @@
-"""Ranks by counting: exact for every block size, partitioning, thread count and device.
+"""Ranks by counting, exact for all blocks, threads and devices.
 
-The score of user u and item i is, by definition, a float64 number:
+The score s_ui for user u and item i is, by definition, a float64 number:
 
     s_ui = (sum_d u_d * v_id, added in index order) / n_i + b_i
 
-of the stored float32 vectors, with n_i = 1 (dot) or |v_i| (cosine; 0 for a zero vector) and the
-item's bias b_i. A product of two float32 is exact in float64, so a fused multiply-add (which rounds
-once) and a product followed by an addition give the same bits: the definition needs no compiler
-flag. The rank of a positive p is a count, `1 + #{c : s_c > s_p}` and a tie term: no list, no sort.
+from stored float32 vectors, with n_i = 1 (dot) or |v_i| (cosine; 0 for a zero vector) and the item's bias
+b_i. The product of two float32 numbers is exact in float64. So a fused multiply-add (which rounds once) and
+a product followed by an addition give the same bits: the definition needs no compiler flag. A positive p
+has rank `1 + #{c : s_c > s_p}` plus a tie term: a count, without list or sort.
 
-The counting multiplies tiles of users by tiles of items in float32 and compares while the tile is
-in the second-level cache. With x the float32 product and E its error bound (`products.error_bound`),
+The counting multiplies tiles of users by tiles of items in float32 and compares while the tile is in the
+second-level cache. With x the float32 product and E its error bound (`products.error_bound`),
 
     x > s_p + E  =>  s > s_p          x < s_p - E  =>  s < s_p
 
-decides all but a few pairs; what lies between is scored in float64. Low precision never decides
-more than it has proven, so the counts do not depend on how the product was computed.
+decides all but a few pairs; the pairs in between are scored in float64. Low precision never decides more
+than it has proven, so the counts do not depend on how the product was computed.
 
-Source of the bound: N. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., eq. 3.5:
+Source for the bound: N. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., eq. 3.5:
 |fl(x'y) - x'y| <= gamma_n |x|'|y| with gamma_n = n u / (1 - n u), in any order of summation.
 
-Only functions that multiply tiles with torch import it: small jobs, and those in one process, save its two
-seconds.
+Torch takes two seconds to load. Only functions multiplying tiles with it import it; small jobs and jobs in
+one process save this time.
 """
 
 from __future__ import annotations
@@ -62,17 +62,19 @@ from recbench_spark.ranking.kernels.tiles import FloatTile, scan_tile
 from recbench_spark.ranking.kernels.top import TopCandidates, make_work, sort_best, top_lists
 
 USER_TILE, ITEM_TILE = 128, 2048
-"""Users and items of one tile: its scores take 1 MB, so that they are compared while in the cache."""
+"""Users and items in one tile: its scores take 1 MB and are compared while in the cache."""
 
 
 @dataclass(frozen=True)
 class CountingSettings:
-    """Settings of the counting: the wanted output and the size of tiles; tiles never change a number.
+    """Settings for counting: wanted output and tile sizes.
 
-    `top_k` 0: no lists. `cutoff` K: of positives beyond rank K only the fact is known (above = K, no
-    ties); they are no longer compared, and users without other positives are no longer multiplied.
-    `reduced`: up to a cut-off, 8-bit products and bounds decide what they can (`ranking.kernels.cutoff`);
-    None: where that is faster.
+    Attributes:
+        top_k: list length; 0: no lists.
+        cutoff: K, the last rank to count exactly. Positives beyond K get above = K and no ties. They are no
+            longer compared, and users without other positives are no longer multiplied.
+        reduced: up to a cut-off, 8-bit products and bounds decide what they can (`ranking.kernels.cutoff`);
+            None: where this is faster.
     """
 
     top_k: int = 0
@@ -89,7 +91,7 @@ class CountingSettings:
 
 
 class PreparedBlock(NamedTuple):
-    """A block of users, ready to be counted by tiles on any device."""
+    """A block of users, ready for counting on any device."""
 
     products: Products
     pairing: Pairing
@@ -101,7 +103,10 @@ class PreparedBlock(NamedTuple):
 def prepare_products(
     products: Products, vectors_ud: Floats32, truth: ItemLists, masked: ItemLists
 ) -> PreparedBlock:
-    """Sort the lists, score the positives in float64, compare them with each other."""
+    """Sort the lists, score positives in float64, and compare these.
+
+    Each user's positives are compared with each other.
+    """
     pairing = make_pairing(products, vectors_ud)
     plan = make_positives(products.scored_i, truth, masked)
     if truth.users != len(vectors_ud):
@@ -117,9 +122,9 @@ def prepare_products(
 def count_products(
     prepared: PreparedBlock, settings: CountingSettings, users_u: Ints | None = None
 ) -> tuple[Ints, Floats] | None:
-    """Count all tiles on the CPU into `prepared.tally`; return the first K if `top_k` is set.
+    """Count all tiles on the CPU into `prepared.tally`.
 
-    `users_u`: users of the block to count; None: all.
+    `users_u`: the block's users to count; None: all. Returns the first K if `top_k` is set.
     """
     if users_u is None:
         users_u = np.arange(len(prepared.pairing.length_u))
@@ -134,10 +139,10 @@ def count_products(
 
 
 def count_with_numpy(prepared: PreparedBlock, settings: CountingSettings) -> tuple[Ints, Floats] | None:
-    """Count like `count_products` with tiles that numpy multiplies; torch is not imported."""
+    """Count like `count_products`, with numpy in place of torch."""
     users_u = np.arange(len(prepared.pairing.length_u))
     work = make_work(prepared.plan, _bounds_u(prepared), settings.top_k)
-    # Products that overflow have an infinite bound, and items that are not scored are NaN.
+    # Overflowing products have an infinite bound, and unscored items are NaN.
     with np.errstate(all="ignore"), one_thread_products():
         _count_tiles(users_u, prepared, work, settings, _multiply_with_numpy)
     return _collect_best(users_u, prepared, work, settings)
@@ -153,7 +158,7 @@ def _collect_best(
 
 
 def in_threads(count: Callable[[Ints], None], users_u: Ints, threads: int) -> None:
-    """Count parts of the users at a time, one torch thread each."""
+    """Count users in several threads, one torch thread each."""
     import torch  # noqa: PLC0415
 
     parts = np.array_split(users_u, max(1, threads))
@@ -165,7 +170,10 @@ def in_threads(count: Callable[[Ints], None], users_u: Ints, threads: int) -> No
 
 @contextmanager
 def plain_products() -> Iterator[None]:
-    """Forbid TF32 and bfloat16 within float32 products, since the error bound is one of float32."""
+    """Forbid TF32 and bfloat16 within float32 products.
+
+    The error bound holds for float32 alone.
+    """
     import torch  # noqa: PLC0415
 
     before = torch.get_float32_matmul_precision()
@@ -177,13 +185,13 @@ def plain_products() -> Iterator[None]:
 
 
 def _bounds_u(prepared: PreparedBlock) -> Floats:
-    """Return the error bound of each user over all items."""
+    """Return each user's error bound over all items."""
     length, bias = prepared.products.size(0, len(prepared.products.scored_i))
     return error_bounds(prepared.pairing.length_u, length, bias, prepared.products.dims)
 
 
 Multiply = Callable[[Floats32, Floats32, Floats32], None]
-"""A function of rows of users, rows of items, and the array (users, items) that takes their products."""
+"""Multiplies user rows by item rows into its third argument, an array (users, items)."""
 
 
 def _multiply_with_numpy(rows_rd: Floats32, operand_id: Floats32, x_ri: Floats32) -> None:
@@ -209,7 +217,10 @@ def _count_tiles(
     settings: CountingSettings,
     multiply: Multiply,
 ) -> None:
-    """Loop over tiles of items outside, so that each is read once, and over tiles of users inside."""
+    """Count tiles: outer loop over items, inner one over users.
+
+    So each tile of items is read once.
+    """
     products, items = prepared.products, len(prepared.products.scored_i)
     user_tile, item_tile = settings.user_tile or USER_TILE, settings.item_tile or ITEM_TILE
     operand_ud = products.user_operand(prepared.pairing.vectors_ud[users_u])
@@ -248,7 +259,10 @@ def _cutoff(settings: CountingSettings) -> int:
 def _still_open(
     users_u: Ints, operand_ud: Floats32, prepared: PreparedBlock, settings: CountingSettings
 ) -> tuple[Ints, Floats32]:
-    """Return users with a positive that may still be within the cut-off, once enough others are done."""
+    """Return users with open positives, once enough others are done.
+
+    A positive is open while it may still be within the cut-off.
+    """
     if settings.cutoff is None or settings.top_k:
         return users_u, operand_ud
     open_u = _open_users(users_u, prepared.plan.slot_offsets, prepared.tally.above, settings.cutoff)
@@ -268,7 +282,10 @@ def _open_users(users_u: Ints, slot_offsets: Ints, above_s: Ints, cutoff: int) -
 
 @compile_kernel
 def count_rows(scores_ri: Floats, first_user: int, scored_i: Bools, plan: Positives, tally: Tally) -> None:
-    """Count float64 rows of the users from `first_user`; set scores that are not ranked to NaN in place."""
+    """Count float64 rows for users from `first_user` on.
+
+    Scores of unranked items become NaN in place.
+    """
     for r in range(scores_ri.shape[0]):
         u, row = first_user + r, scores_ri[r]
         for i in range(len(row)):
@@ -285,7 +302,7 @@ def count_rows(scores_ri: Floats, first_user: int, scored_i: Bools, plan: Positi
 def count_lists(
     slot_p: Ints, offsets_u: Ints, scores_c: Floats, truth_offsets: Ints
 ) -> tuple[Ints, Ints, Ints]:
-    """Return above, tied, before of each truth entry among its user's scored list."""
+    """Return above, tied, before for truth entries in scored lists."""
     above, tied, before = np.full(len(slot_p), -1), np.zeros_like(slot_p), np.zeros_like(slot_p)
     for u in range(len(offsets_u) - 1):
         first = offsets_u[u]
@@ -297,7 +314,7 @@ def count_lists(
 
 
 def count_scored_lists(truth: ItemLists, listed: Positives, scores_c: Floats, top_k: int) -> RankCounts:
-    """Count among given candidates, whose lists a plan has sorted."""
+    """Count among given candidates, whose lists are sorted in `listed`."""
     slot_p = find_slots(*list_arrays(truth), listed.slot_offsets, listed.slot_items)
     offsets = listed.slot_offsets
     counted = count_lists(slot_p, offsets, scores_c, readonly(truth.offsets_u))

@@ -1,7 +1,9 @@
-"""Ranks up to a cut-off K: whole-number products decide almost all pairs, and bounds skip tiles.
+"""Ranks up to a cut-off, by 8-bit products and bounds.
 
-The exact rank of a positive that K candidates beat is not needed, so few comparisons have to be exact.
-Items are in tiles by falling length. Users and items of a tile are rounded to 8-bit whole numbers,
+Whole-number products decide almost all pairs, and bounds skip tiles.
+
+If K candidates beat a positive, its exact rank is not needed, so few comparisons have to be exact. Items
+are in tiles by falling length. Users and the items in a tile are rounded to 8-bit whole numbers,
 
     u = a q_u + e_u        w_i = c q_i + e_i        w_i = v_i / n_i
 
@@ -9,14 +11,14 @@ whose product q_u'q_i is exact in 32 bits, on any hardware. With P = q_u'q_i + r
 
     |s - a c P| <= |e_u| |w_i| + |a q_u| |e_i| + a c / 2 <= |e_u| L + (|u| + |e_u|) e + a c / 2 = E
 
-where L and e are the largest |w_i| and |e_i| of the tile (triangle and Cauchy-Schwarz inequalities;
-the errors are measured, not assumed). Then P decides where it differs by more than E / (a c) from
-s_p / (a c), and the rest is scored in float64 by the function that defines the score. If all open
-positives of a user have s_p > |u| L + B, with B the largest bias from this tile on, the user is done.
+where L and e are the tile's largest |w_i| and |e_i| (triangle and Cauchy-Schwarz inequalities; the errors
+are measured, not assumed). P decides where it differs from s_p / (a c) by more than E / (a c); the rest is
+scored in float64 by the score's definition. A user is done if all open positives have s_p > |u| L + B, with
+B the largest bias from this tile on.
 
-Source: items by length as in C. Teflioudi, R. Gemulla, O. Mykytiuk 2015, "LEMP: fast retrieval of
-large entries in a matrix product" (length-based pruning); whole numbers that bound a product as in
-H. Li et al. 2017, "FEXIPRO: fast and exact inner product retrieval" (integer upper bound).
+Source: items by length as in C. Teflioudi, R. Gemulla, O. Mykytiuk 2015, "LEMP: fast retrieval of large
+entries in a matrix product" (length-based pruning); whole numbers bounding a product as in H. Li et al.
+2017, "FEXIPRO: fast and exact inner product retrieval" (integer upper bound).
 """
 
 from __future__ import annotations
@@ -38,16 +40,16 @@ from recbench_spark.ranking.kernels.products import Order, Pairing, exact_score
 Bytes = npt.NDArray[np.int8]
 
 USER_TILE, ITEM_TILE = 128, 4096
-"""Users and items of one tile: 2 MB of products, the fastest size at 20,000 and at 100,000 items."""
+"""Users and items in one tile: 2 MB of products, the fastest size at 20,000 and at 100,000 items."""
 
 _BLOCK = 64  # products compared together; fewer than _ROOM
 _TOGETHER = 1 << 14  # users whose undecided pairs are stored (64 MB) and whose items are rounded once
-_ROOM = 512  # undecided pairs of a user that are deferred
-_MANY = 256  # products of a row that are compared one by one
+_ROOM = 512  # a user's undecided pairs before they are settled
+_MANY = 256  # products in a row which are compared one by one
 LEVELS = 127
 _MOST_DIMS = 2**30 // LEVELS**2  # products stay below 2^30, with the same room for the bias
 _MOST_BIAS = 2.0**30 - 2.0
-_PAYS = 2**16  # coordinates of items per positive from which reduced products are faster
+_PAYS = 2**16  # item coordinates per positive from which reduced products are faster
 _NEVER, _ALWAYS = np.int32(-(2**31)), np.int32(2**31 - 1)  # below, above every product
 _ROUNDING = 2.0**-20  # of |u| L + |b|: float32 rounding of w_i, float64 roundings of score and bounds
 TINY = 2.0**-1000
@@ -55,10 +57,10 @@ _FAST = 2.0**-50  # of (dims + 4) (|u| |w| + |b|): float64 sums in any order
 
 
 class RoundedRows(NamedTuple):
-    """Rows rounded to whole numbers; each user has a scale and error, a tile of items has one of each.
+    """Rows rounded to whole numbers, with scales and errors.
 
-    `rows` int8 (n, dims); `scale` a (n,) or c (1,); `error` |e|, of a tile the largest; `length` |u|,
-    or the largest |w| of the tile.
+    Each user has its own scale and error; a tile of items shares them. `rows` int8 (n, dims); `scale` a
+    (n,) or c (1,); `error` |e|, for a tile the largest; `length` |u|, or the tile's largest |w|.
     """
 
     rows: Bytes
@@ -68,10 +70,11 @@ class RoundedRows(NamedTuple):
 
 
 def applies(prepared: PreparedBlock, settings: CountingSettings) -> bool:
-    """Return true if ranks are counted here: up to a cut-off, without lists, if it is possible and faster.
+    """Tell whether ranks are counted here.
 
-    It is faster if a user's positives, each compared with some hundred items, cost less than the product
-    saves: measured from 3,706 items and 17 positives (no) to 100,000 items and 5 (yes).
+    They are, up to a cut-off and without lists, if it is possible and faster. It is faster if a user's
+    positives, each compared with some hundred items, cost less than the product saves: measured from 3,706
+    items and 17 positives (no) to 100,000 items and 5 (yes).
     """
     if not settings.may_reduce:
         return False
@@ -82,13 +85,13 @@ def applies(prepared: PreparedBlock, settings: CountingSettings) -> bool:
 
 
 def fits(prepared: PreparedBlock) -> bool:
-    """Return true if vectors are neither empty nor too long."""
+    """Tell whether vectors are neither empty nor too long."""
     return 0 < prepared.products.dims <= _MOST_DIMS
 
 
 @cache
 def int8_is_exact() -> bool:
-    """Return true if this machine multiplies 8-bit numbers exactly, extremes included.
+    """Tell whether this machine multiplies 8-bit numbers exactly, extremes included.
 
     Processors before AVX512-VNNI add pairs of products in 16 bits, which can saturate.
     """
@@ -108,7 +111,7 @@ def int8_is_exact() -> bool:
 
 @compile_kernel
 def round_users(vectors_ud: Floats32, length_u: Floats, users_r: Ints) -> RoundedRows:
-    """Round the vectors of users r, each with a scale of its own."""
+    """Round users' vectors, each with its own scale."""
     dims = vectors_ud.shape[1]
     rows = np.zeros((len(users_r), dims), np.int8)
     scale, error = np.zeros(len(users_r)), np.zeros(len(users_r))
@@ -124,7 +127,10 @@ def round_users(vectors_ud: Floats32, length_u: Floats, users_r: Ints) -> Rounde
 
 @compile_kernel
 def _round_row(row: Floats32, divisor: float, scale: float, out: Bytes) -> float:
-    """Round row / divisor / scale to whole numbers; return the length of the rounding errors."""
+    """Round row / divisor / scale to whole numbers.
+
+    Returns the length of the rounding errors.
+    """
     squares, one = 0.0, np.float64(1.0) / (divisor * scale)
     for d in range(len(row)):
         whole = np.rint(np.float64(row[d]) * one)
@@ -137,7 +143,10 @@ def _round_row(row: Floats32, divisor: float, scale: float, out: Bytes) -> float
 
 @compile_kernel
 def round_items(vectors_id: Floats32, divisor_i: Floats, length_i: Floats, items_t: Ints) -> RoundedRows:
-    """Round the items of a tile with one scale; `error` and `length` hold their largest."""
+    """Round a tile's items with one scale.
+
+    `error` and `length` hold their largest values.
+    """
     dims = vectors_id.shape[1]
     rows = np.zeros((len(items_t), dims), np.int8)
     largest, error, length = 0.0, 0.0, 0.0
@@ -160,7 +169,10 @@ def round_items(vectors_id: Floats32, divisor_i: Floats, length_i: Floats, items
 
 @compile_kernel
 def _find_hidden_places(plan: Positives, place_i: Ints, tile: int) -> tuple[Ints, Ints32]:
-    """Return places of each user's masked items and positives by tile: tiles leave them out."""
+    """Return users' masked items and positives, as places by tile.
+
+    Tiles leave them out.
+    """
     users = len(plan.slot_offsets) - 1
     offsets = plan.masked_offsets + plan.slot_offsets
     places = np.empty(offsets[users], np.int32)
@@ -190,7 +202,7 @@ def _fill_sorted(masked: Ints, positives: Ints, place_i: Ints, out: Ints32) -> N
 def _fill_by_tile(
     masked: Ints, positives: Ints, place_i: Ints, tile: int, starts: Ints, out: Ints32
 ) -> None:
-    """Fill in two passes, count and write: within a tile the order does not matter."""
+    """Count, then write; order is free within a tile."""
     starts[:] = 0
     for items in (masked, positives):
         for n in range(len(items)):
@@ -223,9 +235,9 @@ _fast_score = compile_kernel(_sum_products, fastmath={"reassoc", "contract"})
 
 @compile_kernel
 def _limits(score: float, scale: float, bound: float) -> tuple[np.int32, np.int32]:
-    """Return limits: products from `high` on are certainly above the score, those below `low` below it.
+    """Return the limits of undecided products, rounded outward.
 
-    Rounded outward by a whole unit.
+    Products from `high` on are certainly above the score, those below `low` below it.
     """
     if not bound < np.inf:
         return np.int32(_NEVER + 1), _ALWAYS
@@ -236,7 +248,10 @@ def _limits(score: float, scale: float, bound: float) -> tuple[np.int32, np.int3
 
 
 class RoundedTile(NamedTuple):
-    """Items at places from `start`: their rounded rows, and their bias, (0,) without biases."""
+    """A tile's rounded items, and their bias, (0,) without biases.
+
+    The items stand at places from `start` on.
+    """
 
     start: int
     items_t: Ints
@@ -244,12 +259,15 @@ class RoundedTile(NamedTuple):
     side: RoundedRows
     bias: float
     reach: float
-    """Largest |b| of the tile (`bias`); largest b of this and all later tiles (`reach`)."""
+    """`bias`: the tile's largest |b|; `reach`: the largest b in this and all later tiles."""
 
 
 @compile_kernel
 def _scale_and_bound(r: int, users: RoundedRows, tile: RoundedTile) -> tuple[float, float]:
-    """Return a c and E of the module's equation; E is infinite if whole numbers cannot hold the bias."""
+    """Return a c and E from the module's equation.
+
+    E is infinite if whole numbers cannot hold the bias.
+    """
     own, error, length = users.length[r], users.error[r], tile.side.length[0]
     scale = users.scale[r] * tile.side.scale[0]
     if scale == 0.0:  # all products are 0, on any scale
@@ -278,7 +296,7 @@ def _count_from(block: Ints32, threshold: np.int32) -> int:
 
 
 class State(NamedTuple):
-    """State between tiles: the next hidden place of each user, and pairs that are still undecided.
+    """A scan between tiles: next hidden places, and undecided pairs.
 
     `pending` int32 (users from `base`, room, 2): slot minus the user's first slot, item.
     """
@@ -292,7 +310,7 @@ class State(NamedTuple):
 
 
 def make_state(plan: Positives, place_i: Ints, tile: int) -> State:
-    """Return the state before the first tile."""
+    """Return the state before the scan's first tile."""
     offsets, places = _find_hidden_places(plan, place_i, tile)
     users = len(offsets) - 1
     pending = np.empty((min(users, _TOGETHER), _ROOM, 2), np.int32)
@@ -300,7 +318,7 @@ def make_state(plan: Positives, place_i: Ints, tile: int) -> State:
 
 
 class Users(NamedTuple):
-    """Data of the users: vectors, lists, scores of the positives, and the cut-off of the counts."""
+    """A block's vectors, lists, positives' scores, and cut-off."""
 
     pairing: Pairing
     plan: Positives
@@ -338,7 +356,10 @@ def _settle_all(users_u: Ints, users: Users, tally: Tally, state: State) -> None
 
 @compile_kernel
 def _find_from(row: Ints32, low: np.int32, out: Ints32) -> int:
-    """Fill `out` with the places of P >= low (room: the row and one more); return their number."""
+    """Write the places of P >= low; return their number.
+
+    `out` has room for the row and one more.
+    """
     count, whole = np.uint64(0), len(row) // _BLOCK * _BLOCK
     for begin in range(0, whole, _BLOCK):
         reached = np.int32(0)
@@ -355,9 +376,9 @@ def _find_from(row: Ints32, low: np.int32, out: Ints32) -> int:
 
 
 class OpenPositives(NamedTuple):
-    """Positives of one user that are still compared, with the limits of undecided products; (n,).
+    """A user's open positives, (n,), with their limits.
 
-    `places`, `values`: products that reach any of them, room for a row and one more.
+    `places`, `values`: products reaching any limit, with room for a row and one more.
     """
 
     slots: Ints
@@ -376,7 +397,10 @@ def _open_slots(
     above_s: Ints,
     out: OpenPositives,
 ) -> int:
-    """Fill `out` with the positives that this tile may push down; return their number."""
+    """Write the positives this tile may push down.
+
+    Returns their number.
+    """
     count, (first, last), (scale, bound) = 0, slots, on
     for s in range(first, last):
         if above_s[s] < users.cutoff and users.scores_s[s] <= reach:
@@ -388,7 +412,10 @@ def _open_slots(
 
 @compile_kernel
 def _close_certain(row: Ints32, open_: OpenPositives, count: int, cutoff: int, above_s: Ints) -> int:
-    """Count certain pairs over the whole row; move open positives to the front and return their number."""
+    """Count certain pairs in a row; return positives still open.
+
+    Open positives move to the front.
+    """
     left = 0
     for n in range(count):
         s = open_.slots[n]
@@ -409,7 +436,10 @@ def _defer_pairs(
     mine: Ints32,
     at: int,
 ) -> int:
-    """Defer the undecided pairs of a positive; `mine` has room. Return its new length."""
+    """Defer a positive's undecided pairs; return the new length.
+
+    `mine` has room for them.
+    """
     low, high = between
     end = np.uint64(at)
     for n in range(len(values_n)):
@@ -429,7 +459,10 @@ def _scan_row(
     tally: Tally,
     state: State,
 ) -> None:
-    """Find the products that reach any open positive once, and compare them with each of these."""
+    """Compare open positives with the products reaching any of them.
+
+    The row is searched once for these products.
+    """
     lowest = open_.low[:count].min()
     reached = _count_from(row, lowest)
     many = reached > _MANY
@@ -458,7 +491,10 @@ def _defer_open(
     tally: Tally,
     state: State,
 ) -> None:
-    """Defer the undecided pairs of each open positive; decide all of the user's if there may be no room."""
+    """Defer undecided pairs for each open positive.
+
+    If there may be no room, all pairs of the user are decided.
+    """
     mine, first, at = state.pending[u - state.base], users.plan.slot_offsets[u], state.pending_count[u]
     for n in range(count):
         between, slot = (open_.low[n], open_.high[n]), open_.slots[n] - first
@@ -484,7 +520,7 @@ def _scan_tile(
     tally: Tally,
     state: State,
 ) -> None:
-    """Count one tile of whole-number products, (rows of users, items)."""
+    """Count one tile of whole-number products, (users, items)."""
     offsets, width = users.plan.slot_offsets, products_rt.shape[1] + 1
     open_ = _make_open(np.max(offsets[users_r + 1] - offsets[users_r]), width)
     for r in range(products_rt.shape[0]):
@@ -508,7 +544,7 @@ def _make_open(most: int, width: int) -> OpenPositives:
 
 @compile_kernel
 def _reach(own: float, length: float, bias: float) -> float:
-    """Return the highest score that an item of this length and bias can have."""
+    """Return the highest score with this item length and bias."""
     return own * length + bias + _ROUNDING * (own * length + abs(bias))
 
 
@@ -527,7 +563,10 @@ def _hide_places(row: Ints32, start: int, u: int, state: State) -> None:
 
 @compile_kernel
 def _still_open(users_u: Ints, users: Users, length: float, bias: float, tally: Tally) -> Bools:
-    """Return users with a positive that items of this length and bias may still push down."""
+    """Mark users with a positive such items may push down.
+
+    The items have at most this length and bias.
+    """
     out = np.zeros(len(users_u), np.bool_)
     for r in range(len(users_u)):
         u = users_u[r]
@@ -538,7 +577,10 @@ def _still_open(users_u: Ints, users: Users, length: float, bias: float, tally: 
 
 
 def count_products(prepared: PreparedBlock, settings: CountingSettings) -> None:
-    """Count all tiles on the CPU into `prepared.tally`; positives below the cut-off only that far."""
+    """Count all tiles on the CPU into `prepared.tally`.
+
+    Positives below the cut-off are counted only that far.
+    """
     products, pairing, plan, scores_s, tally = prepared
     assert settings.cutoff is not None
     users = Users(pairing, plan, scores_s, settings.cutoff)
@@ -558,7 +600,10 @@ def count_products(prepared: PreparedBlock, settings: CountingSettings) -> None:
 def _count_users(
     users_u: Ints, users: Users, tally: Tally, state: State, settings: CountingSettings, *, order: Order
 ) -> None:
-    """Loop over tiles of items outside, by falling length, and over tiles of open users inside."""
+    """Count tiles: outer loop over items, inner one over users.
+
+    Tiles of items come by falling length; only tiles with open users are counted.
+    """
     pairing = users.pairing
     sides, first = round_users(pairing.vectors_ud, pairing.length_u, users_u), users_u[:1]
     user_tile, item_tile = settings.user_tile or USER_TILE, settings.item_tile or ITEM_TILE

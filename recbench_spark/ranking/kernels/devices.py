@@ -1,10 +1,11 @@
-"""The same counts on a GPU (or any torch device), and the choice of a task's device.
+"""Counts on a GPU, equal to those on a CPU.
 
-Products, comparisons and counts run on the device with the bounds of `counting`. Undecided pairs come
-back and are scored in float64 by the function that defines the score, so the counts are those of the CPU,
-bit for bit. Tests need no GPU: "cpu" is a torch device too. Up to a cut-off, without lists, a GPU counts
-by the kernels of `fused`. Copies to the device overlap with work on it (`memory.prefetch`). Blocks of
-users are sized by free memory, and halved if they do not fit.
+Any torch device can count; tasks choose theirs here. Products, comparisons and counts run on the device
+with the bounds in `counting`. Undecided pairs come back to the CPU, where they are scored in float64 by the
+score's definition. So the counts equal those of the CPU, bit for bit. Tests need no GPU: "cpu" is a torch
+device too. Up to a cut-off, without lists, a GPU counts by the kernels in `fused`. Copies to the device
+overlap with work on it (`memory.prefetch`). Free memory decides how many users are in a block; too large
+ones are halved.
 """
 
 from __future__ import annotations
@@ -30,22 +31,23 @@ from recbench_spark.ranking.kernels.products import Products, error_bounds, unce
 from recbench_spark.ranking.kernels.tiles import FloatTile
 
 USER_TILE, ITEM_TILE = 4096, 16384
-"""Largest numbers of users and items of one tile on a device: 256 MB of scores."""
+"""Most users and items in one tile on a device: 256 MB of scores."""
 
 _MOST_USERS = 2**20  # at once, if only counts stay on the device
 
-_SPARE = 64  # candidates beyond K, so that rounding seldom leaves a list undecided
+_SPARE = 64  # candidates beyond K: rounding then seldom leaves a list undecided
 
 
 class RecbenchWarning(UserWarning):
-    """Warning that something works otherwise than requested, with the same numbers."""
+    """Warns about a slower way to the same numbers."""
 
 
 def choose_device(addresses: Sequence[str]) -> torch.device:
-    """Return the device of a task, given the GPU addresses that Spark assigned to it (none: CPU).
+    """Choose a task's device by its GPU addresses.
 
-    If CUDA_VISIBLE_DEVICES hides or reorders GPUs, torch counts within it: an address in that list
-    becomes its place there, and any other is taken as a place.
+    `addresses`: assigned to the task by Spark; none: CPU. If CUDA_VISIBLE_DEVICES hides or reorders GPUs,
+    torch counts within it: an address in its list becomes the place there, and any other is taken as a
+    place.
     """
     if not addresses:
         return torch.device("cpu")
@@ -71,9 +73,10 @@ def _place(address: str, count: int) -> int:
 def count_products(
     prepared: PreparedBlock, settings: CountingSettings, device: str | torch.device
 ) -> tuple[Ints, Floats] | None:
-    """Count all tiles on `device` into `prepared.tally`; return the first K if `top_k` is set.
+    """Count all tiles on `device` into `prepared.tally`.
 
-    Users are in blocks; a block that does not fit into the device's memory is halved.
+    Users are in blocks; blocks too large for the device's memory are halved. Returns the first K if `top_k`
+    is set.
     """
     users, device = len(prepared.pairing.length_u), torch.device(device)
     tops = _no_lists(users, settings.top_k)
@@ -99,7 +102,10 @@ def _current(device: torch.device) -> AbstractContextManager[Any]:
 
 
 class _CountMethod(NamedTuple):
-    """Functions that move a block of users to the device and count it, and the number of users at once."""
+    """Functions to load and count a block of users.
+
+    `users`: how many are in a block.
+    """
 
     make: Callable[[Ints], Any]
     scan: Callable[[Ints, Any], None]
@@ -109,7 +115,10 @@ class _CountMethod(NamedTuple):
 def _count_from(
     start: int, step: int, users: int, way: _CountMethod, device: torch.device
 ) -> tuple[int, bool]:
-    """Count blocks from user `start`; return the end, and true if memory ran out there."""
+    """Count blocks from user `start`; return the end.
+
+    Also returns true if memory ran out there.
+    """
     blocks = (np.arange(at, min(at + step, users)) for at in range(start, users, step))
     try:
         with closing(memory.prefetch(way.make, blocks, device)) as blocks_made:
@@ -139,7 +148,10 @@ def _choose_method(
 
 
 def _load_fused(device: torch.device) -> ModuleType | None:
-    """Return the kernels for this device; without a GPU only if Triton is set to interpret them."""
+    """Return the kernels for this device.
+
+    Without a GPU there are some only if Triton is set to interpret them.
+    """
     if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
         return None
     try:
@@ -158,7 +170,10 @@ def _warn(message: str) -> None:
 
 
 def _step(device: torch.device, bytes_a_user: float, most: int) -> int:
-    """Return the users at once: twice as many are in memory, since the next block is copied meanwhile."""
+    """Return how many users are counted at once.
+
+    Twice as many are in memory, since the next block is copied meanwhile.
+    """
     room = memory.device_room(device)
     return most if room is None else min(most, memory.users_at_once(room, 2 * bytes_a_user))
 
@@ -168,12 +183,15 @@ def _no_lists(users: int, top_k: int) -> tuple[Ints, Floats]:
 
 
 class _OperandBlock(NamedTuple):
-    """A block of users on the device; rows are sorted by falling number of positives."""
+    """A block of users on the device.
+
+    Rows are sorted by falling number of positives.
+    """
 
     users_r: Ints
     operand_rd: torch.Tensor
     slots_n: list[Ints]
-    """The n-th positive of each row with at least n: rows 0, 1, ... in order."""
+    """The n-th positive in each row with at least n: rows 0, 1, ... in order."""
     slot_rows: Ints
     slots: Ints
     masked_rows: Ints
@@ -195,7 +213,7 @@ def _make_block(users_u: Ints, prepared: PreparedBlock, device: torch.device) ->
 
 
 def _entries(users_r: Ints, offsets_u: Ints) -> tuple[Ints, Ints]:
-    """Return row and place of every entry of these users."""
+    """Return row and place for each of these users' entries."""
     count_r = offsets_u[users_r + 1] - offsets_u[users_r]
     rows = np.repeat(np.arange(len(users_r)), count_r)
     first_r = np.cumsum(count_r) - count_r
@@ -209,7 +227,7 @@ def _count_block(
     settings: CountingSettings,
     tops: tuple[Ints, Floats],
 ) -> None:
-    """Count all items against one block of users; a block that breaks off leaves no counts."""
+    """Count all items for one block; failed blocks leave nothing."""
     device, tally = block.operand_rd.device, positives.make_tally(prepared.plan)
     best = _Best(len(users_u), settings.top_k, device)
     for start, operand_id in _operands(prepared.products, settings.item_tile or ITEM_TILE, device):
@@ -228,7 +246,10 @@ def _count_block(
 
 
 def _operands(products: Products, step: int, device: torch.device) -> Iterator[tuple[int, torch.Tensor]]:
-    """Yield the first item and the rows of each tile of items, copied while the tile before is counted."""
+    """Yield each tile's first item and rows.
+
+    The next tile is copied while one is counted.
+    """
     items = len(products.scored_i)
 
     def make(start: int) -> tuple[torch.Tensor]:
@@ -242,7 +263,10 @@ def _operands(products: Products, step: int, device: torch.device) -> Iterator[t
 def _multiply(
     block: _OperandBlock, operand_id: torch.Tensor, prepared: PreparedBlock, tile: FloatTile
 ) -> torch.Tensor:
-    """Return float32 products; rows that may have overflowed are 0, with an infinite bound."""
+    """Return float32 products; rows with possible overflow are 0.
+
+    Their bound is infinite.
+    """
     device = block.operand_rd.device
     x_ri = torch.mm(block.operand_rd, operand_id.t())
     bound_r = _bounds(block.users_r, prepared, tile)
@@ -260,7 +284,7 @@ def _bounds(users_r: Ints, prepared: PreparedBlock, tile: FloatTile) -> Floats:
 
 
 def _hide(x_ri: torch.Tensor, rows: Ints, items: Ints, start: int) -> None:
-    """Set products to NaN, which is neither above nor below anything."""
+    """Set products to NaN, neither above nor below anything."""
     inside = (items >= start) & (items < start + x_ri.shape[1])
     at = torch.from_numpy(rows[inside]), torch.from_numpy(items[inside] - start)
     x_ri[at[0].to(x_ri.device), at[1].to(x_ri.device)] = torch.nan
@@ -269,7 +293,10 @@ def _hide(x_ri: torch.Tensor, rows: Ints, items: Ints, start: int) -> None:
 def _count_tile(
     x_ri: torch.Tensor, slots_r: Ints, prepared: PreparedBlock, tile: FloatTile, tally: Tally
 ) -> None:
-    """Compare each row with one positive; undecided pairs are scored in float64."""
+    """Compare each row with one positive.
+
+    Undecided pairs are scored in float64.
+    """
     pairing, plan, scores_s = prepared.pairing, prepared.plan, prepared.scores_s
     bound_r = _bounds(plan.slot_users[slots_r], prepared, tile)
     limits = uncertainty_limits(scores_s[slots_r], bound_r)
@@ -285,7 +312,7 @@ def _count_tile(
 
 
 class _Best:
-    """The K + 64 largest products of each row so far."""
+    """Collects the K + 64 largest products in each row."""
 
     def __init__(self, rows: int, top_k: int, device: torch.device) -> None:
         self.room = top_k + _SPARE
@@ -309,7 +336,10 @@ def _finish_lists(
     settings: CountingSettings,
     tops: tuple[Ints, Floats],
 ) -> None:
-    """Sort the candidates exactly; list users on the CPU if rounding leaves their last place open."""
+    """Sort the candidates exactly.
+
+    Users whose last place stays open after rounding are listed on the CPU.
+    """
     everything = FloatTile(0, *prepared.products.size(0, len(prepared.products.scored_i)))
     x_rk = best.x_rk.cpu().numpy()
     kth_r = x_rk[:, settings.top_k - 1].astype(np.float64)
@@ -332,7 +362,7 @@ def _put(tops: tuple[Ints, Floats], users_u: Ints, lists: tuple[Ints, Floats] | 
 def _list_on_cpu(
     users_u: Ints, prepared: PreparedBlock, settings: CountingSettings
 ) -> tuple[Ints, Floats] | None:
-    """Make lists only: with a cut-off of 0 no positive is compared."""
+    """Make lists alone: with cut-off 0 no positive is compared."""
     if len(users_u) == 0:
         return None
     alone = prepared._replace(tally=positives.make_tally(prepared.plan))

@@ -1,28 +1,29 @@
-"""Ranks up to a cut-off on a GPU: 8-bit products on tensor cores, compared where they arise.
+"""Ranks up to a cut-off, by fused kernels on GPUs.
 
-The equation and its bounds are those of `ranking.kernels.cutoff`: users and items rounded to 8-bit whole
-numbers, products exact in 32 bits on any hardware, E the proven bound of the rounding errors. Here a
-row is one positive that is still open, not one user. On tensor cores a product costs less than its
-comparison with one positive, so it is cheap to multiply a user once for each open positive. Then no row
-is padded to the user with most positives, and decided rows leave no holes. Items are in tiles by falling
-length; for each tile
+8-bit products are made on tensor cores and compared where they arise.
 
-    1. rows that K candidates beat, or that no item from here on can reach, are dropped;
-    2. a kernel multiplies and counts, #{P >= high} and #{P >= low}: no product is ever written to
-       memory, two numbers per row are;
-    3. the products of masked items and of the user's positives are computed again, pair by pair, and
+The equation and its bounds are those in `ranking.kernels.cutoff`: users and items rounded to 8-bit whole
+numbers, products exact in 32 bits on any hardware, E the proven bound for rounding errors. Here a row is
+one open positive, not one user. On tensor cores a product costs less than its comparison with one positive,
+so it is cheap to multiply a user once for each open positive. Then no row is padded to the user with most
+positives, and decided rows leave no holes. Items are in tiles by falling length; for each tile
+
+    1. rows are dropped if K candidates beat them, or if no item from here on can reach them;
+    2. a kernel multiplies and counts #{P >= high} and #{P >= low}: it never writes a product to
+       memory, only two numbers per row;
+    3. products with masked items and with the user's positives are computed again, pair by pair, and
        subtracted from the counts: they are whole numbers, so exactly what was added;
-    4. a second kernel writes down the undecided pairs of the rows that are still open. Their number is
+    4. a second kernel writes down the undecided pairs in rows still open. Their number is
        known from the counts, so the buffer has the right size and cannot overflow;
     5. these pairs are scored in float64 in index order: products of float32 are exact in float64, so
        the sums have the bits of `products.exact_score`, with or without fused multiply-add.
 
-All but the four kernels are torch operations of a few values per row. Integers alone are added
-atomically, so the order of threads changes nothing. Imported only where a device is used; runs
-without one under TRITON_INTERPRET=1.
+All but the four kernels are torch operations on a few values per row. Only integers are added atomically,
+so thread order changes nothing. Imported only where a device is used; runs without one under
+TRITON_INTERPRET=1.
 
-Source: as `ranking.kernels.cutoff`; counting in the epilogue of a product as in T. Dao et al. 2022,
-"FlashAttention", section 3.1 (what is reduced over columns need not be stored).
+Source: as `ranking.kernels.cutoff`; counting in a product's epilogue as in T. Dao et al. 2022,
+"FlashAttention", section 3.1 (values reduced over columns need not be stored).
 """
 
 from __future__ import annotations
@@ -48,37 +49,37 @@ from recbench_spark.ranking.kernels.positives import ItemLists
 from recbench_spark.ranking.kernels.products import Products, make_products
 
 ROWS, ITEMS = 128, 64
-"""Rows and items of one program at a time, the fastest on an H200: 32 products and 64 counts per thread."""
+"""Rows and items in one program at a time, the fastest on an H200: 32 products and 64 counts per thread."""
 
 WHOLE_DIMS = 256
 """Dimensions up to which a product is one step. Longer vectors take steps, and programs twice the items."""
 
 MOST_DIMS = 2**29 // LEVELS**2
-"""Most dimensions: products with a bias stay so small that their distance to a limit fits into 32 bits."""
+"""Most dimensions: the distance from a product with a bias to a limit must fit into 32 bits."""
 
 FIRST_TILE, LAST_TILE = 4096, 32768
-"""Items of the first and of the last tile: few at first, since the longest items decide most positives.
+"""Items in the first and last tile: few at first, since the longest items decide most positives.
 
-Each tile costs some waiting of the CPU for the GPU, so that small tiles are slow (docs/measured/gpu.md).
+For each tile the CPU waits for the GPU, so small tiles are slow (docs/measured/gpu.md).
 """
 
 PAIRS_AT_ONCE = 2**22
-"""Largest number of undecided or hidden pairs in memory, about 60 bytes each."""
+"""Most undecided or hidden pairs in memory, about 60 bytes each."""
 
-_PROGRAMS = 1024  # number at a time at which no multiprocessor idles
-_PAIRS = 128  # of one program
+_PROGRAMS = 1024  # enough programs to keep all multiprocessors busy
+_PAIRS = 128  # in one program
 _WRITE_ROWS, _WRITE_ITEMS = 64, 32  # running sums need room: 100 registers, 33 KB of shared memory
 _MOST_BIAS = 2.0**28  # in products, which stay below 2^29
-_BEYOND = 2**30  # larger than a product with a bias, which stay together below 2^29 + 2^28
+_BEYOND = 2**30  # larger than any product with a bias: both together stay below 2^29 + 2^28
 _ROUNDING = 2.0**-19  # of |u| L + |b|: as in `cutoff`, and the same for the bias in float32
 
 
 @cache
 def try_kernels(device: torch.device) -> str:
-    """Return the reason why the kernels fail on this device, empty if they work; checked once per process.
+    """Return why the kernels fail on this device.
 
-    They are compiled on first use, for hardware that may be new to them: they count a small world whose
-    counts the CPU knows.
+    Empty: they work. They are compiled on first use, perhaps for new hardware: they count a small world
+    with counts known from the CPU. Checked once per process.
     """
     draws = np.random.default_rng(0)
     products = make_products(draws.integers(-9, 10, (300, 40)).astype(np.float32), np.arange(300) % 5 / 4)
@@ -108,7 +109,7 @@ def try_kernels(device: torch.device) -> str:
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _load_rows(rows_ptr, row_n, d, dims: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return (n, d) rows of a matrix with `dims` columns."""
+    """Return (n, d) matrix rows with `dims` columns."""
     return tl.load(rows_ptr + row_n.to(tl.int64)[:, None] * dims + d[None, :])
 
 
@@ -117,7 +118,7 @@ def _multiply(  # type: ignore[no-untyped-def]
     users_ptr, items_ptr, bias_ptr, user_r, one_r, item_t,
     dims: tl.constexpr, depth: tl.constexpr, rows: tl.constexpr, items: tl.constexpr, biased: tl.constexpr,
 ):  # fmt: skip
-    """Return P of the module's equation, int32 (rows, items)."""
+    """Return P from the module's equation, int32 (rows, items)."""
     found_rt = tl.zeros((rows, items), dtype=tl.int32)
     for at in range(0, dims, depth):
         d = at + tl.arange(0, depth)
@@ -132,7 +133,7 @@ def _multiply(  # type: ignore[no-untyped-def]
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _load_open(user_ptr, one_ptr, low_ptr, high_ptr, count, rows: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return the rows of this program, their mask, their users, B / (a c) and limits."""
+    """Return a program's rows, mask, users, B / (a c), limits."""
     row_r = tl.program_id(0) * rows + tl.arange(0, rows)
     inside_r = row_r < count
     user_r = tl.load(user_ptr + row_r, mask=inside_r, other=0)
@@ -154,11 +155,11 @@ def _count_kernel(  # type: ignore[no-untyped-def]
     count, start, stop, span,
     dims: tl.constexpr, depth: tl.constexpr, rows: tl.constexpr, items: tl.constexpr, biased: tl.constexpr,
 ):  # fmt: skip
-    """Count #{P >= high} and #{P >= low} of each row over `span` items of the tile [start, stop).
+    """Count #{P >= high} and #{P >= low} in each row.
 
-    The sign bit of P - limit is 1 where P is below: a subtraction and a shifted addition for each, where a
-    comparison costs five instructions. The differences fit into 32 bits (`MOST_DIMS`). Sums stay in the
-    registers of each thread to the end.
+    Counts `span` items of the tile [start, stop). The sign bit of P - limit is 1 where P is below: this
+    takes a subtraction and a shifted addition, where a comparison costs five instructions. The differences
+    fit into 32 bits (`MOST_DIMS`). Sums stay in each thread's registers to the end.
     """
     row_r, inside_r, user_r, one_r, low_r, high_r = _load_open(
         user_ptr, one_ptr, low_ptr, high_ptr, count, rows
@@ -190,7 +191,10 @@ def _write_kernel(  # type: ignore[no-untyped-def]
     count, start, stop, span,
     dims: tl.constexpr, depth: tl.constexpr, rows: tl.constexpr, items: tl.constexpr, biased: tl.constexpr,
 ):  # fmt: skip
-    """Write the places with low <= P < high of each row, from its `next` on, in any order."""
+    """Write each row's places with low <= P < high.
+
+    They begin at the row's `next`, in any order.
+    """
     row_r, inside_r, user_r, one_r, low_r, high_r = _load_open(
         user_ptr, one_ptr, low_ptr, high_ptr, count, rows
     )
@@ -217,7 +221,7 @@ def _subtract_hidden_kernel(  # type: ignore[no-untyped-def]
     row_ptr, place_ptr, count,
     dims: tl.constexpr, depth: tl.constexpr, pairs: tl.constexpr, biased: tl.constexpr,
 ):  # fmt: skip
-    """Subtract pairs (row, place) from the counts of `_count_kernel`."""
+    """Subtract pairs (row, place) from the counts by `_count_kernel`."""
     pair_c = tl.program_id(0) * pairs + tl.arange(0, pairs)
     inside_c = pair_c < count
     row_c = tl.load(row_ptr + pair_c, mask=inside_c, other=0)
@@ -242,7 +246,10 @@ def _subtract_hidden_kernel(  # type: ignore[no-untyped-def]
 def _sum_kernel(  # type: ignore[no-untyped-def]
     users_ptr, items_ptr, user_ptr, item_ptr, sum_ptr, count, dims, pairs: tl.constexpr
 ):
-    """Compute sum_d u_d v_d of pairs in float64, in index order: one thread per pair."""
+    """Sum u_d v_d over d for pairs, in index order.
+
+    float64; one thread computes one pair.
+    """
     pair_c = tl.program_id(0) * pairs + tl.arange(0, pairs)
     inside_c = pair_c < count
     user_c = tl.load(user_ptr + pair_c, mask=inside_c, other=0).to(tl.int64) * dims
@@ -258,7 +265,7 @@ def _sum_kernel(  # type: ignore[no-untyped-def]
 
 
 class DeviceTile(NamedTuple):
-    """Scalars of the items at places [start, stop): see `ranking.kernels.cutoff`.
+    """Scalars for items at places [start, stop), as in `cutoff`.
 
     `scale` c, `error` e, `length` L, `bias` the largest |b|; `reach` the largest b from here on.
     """
@@ -273,11 +280,11 @@ class DeviceTile(NamedTuple):
 
 
 class DeviceItems(NamedTuple):
-    """The items on a device: as stored, and by falling length as whole numbers (places t, padded).
+    """Items on a device, stored and as whole numbers.
 
-    `vectors_id` float32; `divisor_i`, `bias_i` float64; `items_t` int64, the item of each place, and
-    `place_i` int64, the place of each item; `rows_td` int8; `share_t` float32, b / B of the item's tile,
-    (0,) without biases.
+    Places t run by falling length and are padded. `vectors_id` float32; `divisor_i`, `bias_i` float64;
+    `items_t` int64, the item at each place, and `place_i` int64, each item's place; `rows_td` int8;
+    `share_t` float32, b / B of the item's tile, (0,) without biases.
     """
 
     vectors_id: torch.Tensor
@@ -291,19 +298,23 @@ class DeviceItems(NamedTuple):
 
     @property
     def depth(self) -> int:
-        """Dimensions multiplied at a time."""
+        """Dimensions multiplied at once."""
         return _depth(self.vectors_id.shape[1])
 
     @property
     def block(self) -> int:
-        """Items of a program of the counting kernel at a time; tiles have whole blocks."""
+        """Items that a counting program takes at once.
+
+        Tiles have whole blocks.
+        """
         return _block_items(self.vectors_id.shape[1])
 
 
 def load_items(products: Products, device: torch.device, item_tile: int | None) -> DeviceItems | None:
-    """Return the items on `device`, 5 bytes per dimension and about 40 per item; None if they do not fit.
+    """Move items to `device`; None if they do not fit.
 
-    They are moved there once; the result that they do not fit is also stored.
+    They take 5 bytes per dimension and about 40 per item. They move once, and a failure to fit is stored
+    too.
     """
     key = f"{device} {item_tile}"
     if key not in products.on_devices:
@@ -341,7 +352,10 @@ def _put_items(products: Products, device: torch.device, item_tile: int | None) 
 
 
 def _depth(dims: int) -> int:
-    """Return a power of 2, as kernels need; the tensor cores take 32 bytes at a time."""
+    """Return a power of 2, as kernels need.
+
+    The tensor cores take 32 bytes at once.
+    """
     return 128 if dims > WHOLE_DIMS else int(max(32, 2 ** (dims - 1).bit_length()))
 
 
@@ -350,7 +364,10 @@ def _block_items(dims: int) -> int:
 
 
 def _cuts(places: int, item_tile: int | None, block: int) -> Iterator[tuple[int, int]]:
-    """Yield tiles of whole blocks of items: of one size if `item_tile` is set, else growing."""
+    """Yield tiles in whole item blocks.
+
+    They have one size if `item_tile` is set, else they grow.
+    """
     step, start = item_tile or FIRST_TILE, 0
     while start < places:
         stop = min(start + -(-step // block) * block, places)
@@ -372,7 +389,10 @@ def _round_tile(items: DeviceItems, start: int, stop: int, length: float, reach:
 
 
 def _round_rows(rows_nd: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Round float64 rows / scale to int8; return them and the length of the rounding errors."""
+    """Round float64 rows / scale to int8.
+
+    Returns them, and the length of the rounding errors.
+    """
     whole_nd = (rows_nd / torch.where(scale > 0.0, scale, 1.0)).round_().clamp_(-LEVELS, LEVELS)
     rest_nd = rows_nd - whole_nd * scale
     return whole_nd.to(torch.int8), rest_nd.square_().sum(1).sqrt_()
@@ -382,11 +402,11 @@ def _round_rows(rows_nd: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tenso
 
 
 class DeviceBlock(NamedTuple):
-    """A block of users on a device; s are their positives.
+    """Users on a device; s are their positives.
 
-    `vectors_ud` float32, `rows_ud` int8 (padded); `scale_u`, `error_u`, `length_u` float64; `user_s`
-    int64, within the block; `score_s` float64; `item_s` int64; `hidden`: user x places + place of
-    masked items and positives, ascending; `tally`: int64 (3, s), above, tied, before.
+    `vectors_ud` float32, `rows_ud` int8 (padded); `scale_u`, `error_u`, `length_u` float64; `user_s` int64,
+    within the block; `score_s` float64; `item_s` int64; `hidden`: user x places + place, for masked items
+    and positives, ascending; `tally`: int64 (3, s), above, tied, before.
     """
 
     vectors_ud: torch.Tensor
@@ -402,7 +422,7 @@ class DeviceBlock(NamedTuple):
 
 
 def bytes_a_user(prepared: PreparedBlock) -> float:
-    """Return the approximate bytes of a user on the device.
+    """Return the approximate bytes a user takes on the device.
 
     They are its vectors, 200 bytes per positive and 60 per hidden item.
     """
@@ -414,7 +434,7 @@ def bytes_a_user(prepared: PreparedBlock) -> float:
 def make_block(
     users_u: np.typing.NDArray[np.int64], prepared: PreparedBlock, items: DeviceItems
 ) -> DeviceBlock:
-    """Copy consecutive users and their lists to the device, and round their vectors there."""
+    """Copy consecutive users and lists; round their vectors there."""
     plan, pairing, device = prepared.plan, prepared.pairing, items.rows_td.device
     cut = slice(users_u[0], users_u[-1] + 1)
     slots = _entries(cut, plan.slot_offsets)
@@ -439,7 +459,7 @@ def make_block(
 
 
 def _entries(cut: slice, offsets_u: np.typing.NDArray[np.int64]) -> slice:
-    """Return the entries of consecutive users."""
+    """Return the entries for consecutive users."""
     return slice(offsets_u[cut.start], offsets_u[cut.stop])
 
 
@@ -460,7 +480,7 @@ def count_block(
     settings: CountingSettings,
     items: DeviceItems,
 ) -> None:
-    """Count all items against a block of users; a block that breaks off leaves no counts."""
+    """Count all items for one block; failed blocks leave nothing."""
     assert settings.cutoff is not None
     above_s = block.tally[0]
     slot_r = torch.arange(len(above_s), device=above_s.device)
@@ -483,15 +503,16 @@ def count_block(
 
 
 def _reach(slot_r: torch.Tensor, block: DeviceBlock, tile: DeviceTile) -> torch.Tensor:
-    """Return the highest score that an item from this tile on can have."""
+    """Return the highest score possible from this tile on."""
     size_r = block.length_u[block.user_s[slot_r]] * tile.length
     return size_r + tile.reach + _ROUNDING * (size_r + abs(tile.reach))
 
 
 class _Rows(NamedTuple):
-    """Open positives against a tile: thresholds of P, and the tile's largest bias in units of P.
+    """Open positives against a tile, with thresholds for P.
 
-    `slot_r`, `user_r` int64; `low_r`, `high_r` int32; `one_r` float32.
+    `slot_r`, `user_r` int64; `low_r`, `high_r` int32; `one_r` float32, the tile's largest bias in units of
+    P.
     """
 
     slot_r: torch.Tensor
@@ -501,12 +522,15 @@ class _Rows(NamedTuple):
     one_r: torch.Tensor
 
     def take(self, at: torch.Tensor) -> _Rows:
-        """Return some of the rows."""
+        """Return a selection of rows."""
         return _Rows(*(part[at] for part in self))
 
 
 def _make_rows(slot_r: torch.Tensor, block: DeviceBlock, tile: DeviceTile) -> _Rows:
-    """Make limits: P from `high` on is certainly above the score, P below `low` below it (whole units)."""
+    """Make the rows' limits, in whole units.
+
+    P from `high` on is certainly above the score, P below `low` below it.
+    """
     user_r, score_r = block.user_s[slot_r], block.score_s[slot_r]
     own_r, error_r = block.length_u[user_r], block.error_u[user_r]
     scale_r = block.scale_u[user_r] * tile.scale
@@ -532,7 +556,7 @@ def _whole(limit_r: torch.Tensor) -> torch.Tensor:
 
 
 def _sides(rows: _Rows, block: DeviceBlock, items: DeviceItems) -> tuple[torch.Tensor, ...]:
-    """Return the arguments that every kernel reads first."""
+    """Return the first arguments of every kernel."""
     return (block.rows_ud, items.rows_td, items.share_t, rows.user_r, rows.one_r, rows.low_r, rows.high_r)
 
 
@@ -541,7 +565,10 @@ def _shape(items: DeviceItems) -> dict[str, Any]:
 
 
 def _grid(count: int, tile: DeviceTile, rows: int, items: int) -> tuple[tuple[int, int], int]:
-    """Return programs over rows, and over parts of the tile if rows are few; and the items of a part."""
+    """Return the program grid, and each part's items.
+
+    Programs run over rows, and over parts of the tile if rows are few.
+    """
     over_rows, blocks = -(-count // rows), -(-(tile.stop - tile.start) // items)
     span = -(-blocks // min(blocks, max(1, _PROGRAMS // over_rows)))
     return (over_rows, -(-blocks // span)), span * items
@@ -550,7 +577,7 @@ def _grid(count: int, tile: DeviceTile, rows: int, items: int) -> tuple[tuple[in
 def _count_tile(
     rows: _Rows, block: DeviceBlock, items: DeviceItems, tile: DeviceTile
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return #{P >= high}, #{P >= low} of each row, with hidden items."""
+    """Return #{P >= high}, #{P >= low} per row, with hidden items."""
     above_r, reached_r = torch.zeros_like(rows.low_r), torch.zeros_like(rows.low_r)
     grid, span = _grid(len(above_r), tile, ROWS, items.block)
     sides, counts = _sides(rows, block, items), (above_r, reached_r)
@@ -585,14 +612,17 @@ def _subtract_hidden(
 
 
 def _spread(count_r: torch.Tensor, begin_r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return row and place of each entry of rows that begin there and have this number of entries."""
+    """Return row and place for entries of consecutive lists.
+
+    A list begins at its `begin_r` and has `count_r` entries.
+    """
     row_c = torch.repeat_interleave(count_r)
     first_r = count_r.cumsum(0) - count_r
     return row_c, torch.arange(len(row_c), device=row_c.device) + (begin_r - first_r)[row_c]
 
 
 def _portions(count_r: torch.Tensor) -> Iterator[slice]:
-    """Yield consecutive rows with at most `PAIRS_AT_ONCE` pairs together, or one row."""
+    """Yield consecutive rows with at most `PAIRS_AT_ONCE` pairs."""
     if not len(count_r):
         return
     end_r = count_r.cumsum(0, dtype=torch.int64).cpu().numpy()
@@ -606,7 +636,10 @@ def _portions(count_r: torch.Tensor) -> Iterator[slice]:
 def _settle(
     rows: _Rows, count_r: torch.Tensor, block: DeviceBlock, items: DeviceItems, tile: DeviceTile
 ) -> None:
-    """Score the undecided pairs of these rows and count them; `count_r` of them, hidden ones included."""
+    """Score and count the undecided pairs in these rows.
+
+    `count_r`: their number in each row, hidden ones included.
+    """
     row_c = torch.repeat_interleave(count_r.to(torch.int64))
     place_c = _find_undecided(rows, count_r, len(row_c), block, items, tile=tile)
     known_c = _is_hidden(rows.user_r[row_c] * len(items.items_t) + place_c, block.hidden)
@@ -629,7 +662,7 @@ def _find_undecided(
     *,
     tile: DeviceTile,
 ) -> torch.Tensor:
-    """Return the places of the undecided pairs, row after row."""
+    """Return the places with undecided pairs, row after row."""
     next_r = count_r.cumsum(0, dtype=torch.int64) - count_r
     place_c = torch.empty(total, dtype=torch.int32, device=count_r.device)
     grid, span = _grid(len(count_r), tile, _WRITE_ROWS, _WRITE_ITEMS)
@@ -640,7 +673,10 @@ def _find_undecided(
 
 
 def _is_hidden(key_c: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-    """Return true for hidden keys. Rows have positives, which are hidden, so `hidden` is never empty."""
+    """Mark hidden keys.
+
+    Rows have positives, and these are hidden, so `hidden` is never empty.
+    """
     at_c = torch.searchsorted(hidden, key_c).clamp_(max=len(hidden) - 1)
     return hidden[at_c] == key_c
 
@@ -648,7 +684,10 @@ def _is_hidden(key_c: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
 def _scores(
     user_c: torch.Tensor, item_c: torch.Tensor, block: DeviceBlock, items: DeviceItems
 ) -> torch.Tensor:
-    """Score pairs as `products.exact_score` does; division and addition round once each (IEEE 754)."""
+    """Score pairs as `products.exact_score` does.
+
+    Division and addition round once each (IEEE 754).
+    """
     sum_c = torch.empty(len(user_c), dtype=torch.float64, device=user_c.device)
     if len(user_c):
         sides = block.vectors_ud, items.vectors_id, user_c, item_c

@@ -1,8 +1,9 @@
-"""Order of tied items by a hash of seed, user and item, as WarpRec 2.2.8 orders them.
+"""Order of tied items by hash, as in WarpRec 2.2.8.
 
-Each user sees the items of a tie in an order of its own, whatever batch the user is in. The hash is made of
-MurmurHash3's 32-bit finaliser (Appleby 2011, public domain) and of the multiplier of Fibonacci hashing
-(Knuth, The Art of Computer Programming 3, section 6.4). All numbers are whole, modulo 2^32.
+The hash takes seed, user and item. Each user sees tied items in an own order, whatever batch the user is
+in. Its parts are MurmurHash3's 32-bit finaliser (Appleby 2011, public domain) and the multiplier for
+Fibonacci hashing (Knuth, The Art of Computer Programming 3, section 6.4). All numbers are whole, modulo
+2^32.
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ FIBONACCI = np.uint32(0x9E3779B1)
 """2^32 divided by the golden ratio, made odd."""
 
 KEY_BITS = 30
-"""Bits of a key: the upper ones of the hash."""
+"""Bits in a key: the hash's upper ones."""
 
 
 def hash_pairs(seed: int, users: npt.NDArray[Any], items: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Return the key of each pair, from 0 to 2^30 - 1; in a tie the item with the larger key comes first.
+    """Return each pair's key, from 0 to 2^30 - 1.
 
-    seed: from 0 to 2^63 - 1; users, items: whole numbers, of which 32 bits count; shapes are broadcast
+    Among tied items the one with the larger key comes first.
+
+    Args:
+        seed: from 0 to 2^63 - 1.
+        users, items: whole numbers, whose lowest 32 bits count; shapes are broadcast.
     """
     folded = np.uint32((seed ^ (seed >> 32)) & 0xFFFFFFFF)
     user_part = mix_bits(mix_bits((_to_words(users) * FIBONACCI) ^ folded))
@@ -33,7 +38,9 @@ def hash_pairs(seed: int, users: npt.NDArray[Any], items: npt.NDArray[Any]) -> n
 
 
 def mix_bits(x: Words) -> Words:
-    """Return MurmurHash3's finaliser of 32-bit words: a permutation in which every bit reaches all bits.
+    """Return MurmurHash3's finaliser for 32-bit words.
+
+    It is a permutation in which every bit reaches all bits.
 
     >>> hex(int(mix_bits(np.array([1], np.uint32))[0]))
     '0x514e28b7'

@@ -1,11 +1,11 @@
-"""`Rankings` from given lists (or score tables): sort, drop duplicates, find the truth items.
+"""`Rankings` from given lists or score tables.
 
-With `gaps=keep` a given rank is the place that the user saw. A place without a row counts as one with an
-unknown item, and only rows that a mask takes out let others move up.
+Lists are sorted, duplicates dropped, truth items found. With `gaps=keep` a given rank is the place seen by
+the user. A place without a row counts as an unknown item, and only masked rows let others move up.
 
-Axes: u users, n list entries, p truth items, m masked items; b users of a block x l places of their
-longest list. Lists of similar length are padded to one matrix and sorted row by row, which stays in
-the cache; one sort of all entries at once is several times slower.
+Axes: u users, n list entries, p truth items, m masked items; b users in a block x l places in their longest
+list. Lists of similar length are padded to one matrix and sorted row by row, in the cache; sorting all
+entries at once is several times slower.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from recbench_spark.ranking.kernels.rankings import Rankings
 Scalar = TypeVar("Scalar", np.int64, np.float64)
 
 CELLS = 1 << 17
-"""Number of padded list entries that are sorted at once."""
+"""How many padded list entries are sorted at once."""
 
 EXACT = 1 << 53
 """Smallest whole number whose successor float64 cannot represent."""
@@ -35,14 +35,18 @@ NO_KEY = np.iinfo(np.int64).max
 """Padding of the key matrix; no item has this key."""
 
 LAST_PLACE = 1 << 20
-"""Largest rank that can be a place of a shorter list: whole lists have a number for each place."""
+"""Largest rank that can be a place in a shorter list: whole lists have a number for each place."""
 
 
 @dataclass(frozen=True)
 class UserItems:
-    """Items of u users, user after user; those of user u are `keys[offsets[u]:offsets[u + 1]]`.
+    """Items of u users, user after user.
 
-    keys: int64, in the order in which equal scores are ranked
+    User u has `keys[offsets[u]:offsets[u + 1]]`.
+
+    Attributes:
+        offsets: int64 (u + 1,).
+        keys: int64; among equal scores the smaller key ranks first.
     """
 
     offsets: Ints
@@ -51,9 +55,11 @@ class UserItems:
 
 @dataclass(frozen=True)
 class InputLists(UserItems):
-    """The items that a system gave each user, with `rank` (from 1) or `score` (higher first).
+    """A system's lists, with `rank` or `score`.
 
-    If both are given, rank is used. rank: int64 (n,) or None; score: float64 (n,) or None
+    Attributes:
+        rank: int64 (n,), from 1, or None; used if both are given.
+        score: float64 (n,), higher first, or None.
     """
 
     rank: Ints | None = None
@@ -62,20 +68,21 @@ class InputLists(UserItems):
 
 @dataclass(frozen=True)
 class HeldOutItems(UserItems):
-    """The held-out items of each user with their relevance, float64 (p,)."""
+    """Each user's held-out items, with their relevance, float64 (p,)."""
 
     relevance: Floats
 
 
 @dataclass(frozen=True)
 class RankedLists:
-    """Result of `rank_lists`.
+    """Rankings from `rank_lists`, with its counts.
 
-    rankings: truth items of each user sorted by key, duplicates dropped
-    keys: int64 (p,), their keys
-    duplicates_in_lists, duplicates_in_truth: dropped rows; the best of each stays
-    train_items: list entries that are items of the user's training part (dropped if masked)
-    top: the items at the first K places of each cleaned list, if requested; NO_KEY: an empty place
+    Attributes:
+        rankings: each user's truth items sorted by key, without duplicates.
+        keys: int64 (p,), their keys.
+        duplicates_in_lists, duplicates_in_truth: dropped rows; the best duplicate stays.
+        train_items: list entries from the user's training part (dropped if masked).
+        top: the items at the first K places in each cleaned list, if requested; NO_KEY: an empty place.
     """
 
     rankings: Rankings
@@ -88,7 +95,7 @@ class RankedLists:
 
 @dataclass
 class _RankBuffers:
-    """Arrays that blocks fill, and counters."""
+    """Arrays and counters filled block by block."""
 
     above: Ints
     tied: Ints
@@ -114,14 +121,21 @@ def rank_lists(
     top: int = 0,
     user_numbers: Ints | None = None,
 ) -> RankedLists:
-    """Rank the truth items of u users in their lists.
+    """Rank the truth items in users' lists.
 
-    train: the users' training items; counted, and with `mask_train` dropped from the lists
-    top: also return the first `top` items of each list, for coverage, novelty and export
-    user_numbers: (u,) whole numbers of the users for `ties=hashed`; None: 0 to u - 1
+    With `candidates=rated` only truth items stay in the lists.
 
-    With `candidates=rated` only truth items stay in the lists. Raises DataError for NaN or infinite
-    scores, ranks below 1 and, under `duplicates=error`, duplicates.
+    Args:
+        lists: lists or scores for u users.
+        truth: their held-out items.
+        definition: the evaluation definition.
+        train: the users' training items; counted, and with `mask_train` dropped from the lists.
+        mask_train: whether training items leave the lists.
+        top: also return the first `top` items in each list, for coverage, novelty and export.
+        user_numbers: (u,) whole numbers for `ties=hashed`; None: 0 to u - 1.
+
+    Raises:
+        DataError: NaN or infinite scores, ranks below 1, or duplicates under `duplicates=error`.
     """
     cost = _cost(lists)
     # Between the held-out items alone (`candidates=rated`) there are no places.
@@ -144,9 +158,13 @@ def rank_lists(
 
 @dataclass
 class _ListBlock:
-    """Lists of some users, sorted by key within a row; a removed entry costs infinity.
+    """Some users' lists, sorted by key within a row.
 
-    given_bl: costs with those of repeated rows; masked_bl: costs of masked rows, else infinity
+    A removed entry costs infinity.
+
+    Attributes:
+        given_bl: costs including repeated rows.
+        masked_bl: costs of masked rows, else infinity.
     """
 
     users: Ints
@@ -187,14 +205,17 @@ class _ListBlock:
         work.duplicates += count
 
     def find(self, items: UserItems) -> tuple[Ints, Ints, Ints]:
-        """Return the places of these users' items: (index into items, row, place); place -1: not listed."""
+        """Return (index into items, row, place) for these users' items.
+
+        Place -1: not listed.
+        """
         count = np.diff(items.offsets)[self.users]
         row = np.repeat(np.arange(len(count)), count)
         shift = np.repeat(items.offsets[self.users] - np.cumsum(count) + count, count)
         index = np.arange(len(row)) + shift
         key = items.keys[index]
         low, width = np.zeros_like(row), self.keys_bl.shape[1]
-        # Binary search in all rows at once for the first place whose key is not smaller.
+        # Binary search in all rows at once: the first place whose key is not smaller.
         step = 1 << (width.bit_length() - 1)
         while step:
             probe = low + step - 1
@@ -223,16 +244,19 @@ class _ListBlock:
         self.cost_bl[~allowed] = np.inf
 
     def best_first(self, definition: Definition, user_numbers: Ints | None) -> Ints:
-        """Return the order of the entries by cost, equal ones by key or by a hash of user and key."""
+        """Return the entries' order by cost.
+
+        Equal costs are ordered by key, or by a hash of user and key.
+        """
         if definition.ties != "hashed":
-            # A stable sort, so that equal costs stay in the order of keys.
+            # A stable sort keeps equal costs in key order.
             return np.argsort(self.cost_bl, axis=1, kind="stable")
         numbers = self.users if user_numbers is None else user_numbers[self.users]
         hashes = hash_pairs(definition.tie_seed, numbers[:, None], self.keys_bl)
         return np.lexsort((-hashes, self.cost_bl), axis=1)
 
     def place(self, truth: HeldOutItems, order: Ints, work: _RankBuffers) -> None:
-        """Write the counts above, tied and before of the truth items, and the first items."""
+        """Write the truth items' counts, and the first items."""
         cost_bl = _take(self.cost_bl, order)
         position = np.empty_like(order)
         np.put_along_axis(position, order, np.arange(order.shape[1])[None, :], axis=1)
@@ -254,14 +278,17 @@ class _ListBlock:
         self._write_places(order, cost_bl, gaps, work)
 
     def _count_gaps(self, cost_bl: Floats, first: Ints) -> Ints:
-        """Return the places without a row before each place of the sorted ranks; masked rows leave none."""
+        """Count places without a row before each sorted rank.
+
+        Masked rows leave no gap.
+        """
         masked = 0 if self.masked_bl is None else _count_below(np.sort(self.masked_bl, axis=1), cost_bl)
         missing = np.where(np.isfinite(cost_bl), cost_bl - 1 - masked - first, 0.0)
         gaps: Ints = np.maximum.accumulate(np.maximum(missing, 0.0), axis=1).astype(np.int64)
         return gaps
 
     def _write_places(self, order: Ints, cost_bl: Floats, gaps: Ints, work: _RankBuffers) -> None:
-        """Write the items of the first places; a gap keeps NO_KEY."""
+        """Write items at the first places; gaps keep NO_KEY."""
         at = np.arange(order.shape[1]) + gaps
         row, place = np.nonzero(np.isfinite(cost_bl) & (at < work.top.shape[1]))
         work.top[self.users[row], at[row, place]] = _take(self.keys_bl, order)[row, place]
@@ -274,7 +301,10 @@ class _ListBlock:
 
 
 def _cost(lists: InputLists) -> Floats:
-    """Return the sort key of lists, lower first: the rank, else minus the score."""
+    """Return the lists' sort key: rank, else minus score.
+
+    Lower comes first.
+    """
     if lists.rank is not None:
         if (lists.rank < 1).any():
             raise DataError(
@@ -299,7 +329,11 @@ def _cost(lists: InputLists) -> Floats:
 
 
 def _refuse_far_ranks(cost: Floats, longest: int) -> None:
-    """Refuse ranks that can be no places. Raises DataError."""
+    """Refuse ranks too far down to be places.
+
+    Raises:
+        DataError: naming the rank.
+    """
     if cost.max(initial=0.0) > max(LAST_PLACE, longest):
         raise DataError(
             f"rank {cost.max():.0f} is no place in a list",
@@ -308,7 +342,10 @@ def _refuse_far_ranks(cost: Floats, longest: int) -> None:
 
 
 def _distinct(truth: HeldOutItems, definition: Definition) -> tuple[HeldOutItems, int]:
-    """Return the truth sorted by key within users, each key once (best relevance); and dropped rows."""
+    """Sort truth by key within users, without repeated keys.
+
+    The best relevance stays. Also returns the number of dropped rows.
+    """
     wrong = ~np.isfinite(truth.relevance)
     if wrong.any():
         raise DataError(
@@ -330,7 +367,10 @@ def _distinct(truth: HeldOutItems, definition: Definition) -> tuple[HeldOutItems
 
 
 def _follows(user: Ints, keys: Ints) -> Bools:
-    """Return whether each row but the first is of another user than the one before, or has a larger key."""
+    """Mark rows with another user or a larger key.
+
+    The first row has no mark.
+    """
     follows: Bools = (user[1:] != user[:-1]) | (keys[1:] > keys[:-1])
     return follows
 
@@ -344,12 +384,12 @@ def _refuse_duplicates(count: int, where: str, definition: Definition) -> None:
 
 
 def _blocks(offsets: Ints) -> Iterator[Ints]:
-    """Yield users with lists of similar length, so that padding is small."""
+    """Yield users with similarly long lists, so padding stays small."""
     count = np.diff(offsets)
     users = np.argsort(count, kind="stable")
     start = 0
     while start < len(users):
-        # The longest list of a block is its last; the first guess only bounds the search.
+        # A block's longest list is its last; the first guess only bounds the search.
         stop = min(len(users), start + max(1, CELLS // max(1, int(count[users[start]]))))
         while stop - start > 1 and (stop - start) * count[users[stop - 1]] > CELLS:
             stop = start + (stop - start) // 2
@@ -358,7 +398,7 @@ def _blocks(offsets: Ints) -> Iterator[Ints]:
 
 
 def _runs(cost_bl: Floats) -> tuple[Ints, Ints]:
-    """Return first and last place of the run of equal costs around each place of sorted rows."""
+    """Return each run's first and last place, for equal sorted costs."""
     place = np.broadcast_to(np.arange(cost_bl.shape[1]), cost_bl.shape)
     step = cost_bl[:, 1:] != cost_bl[:, :-1]
     first, last = place.copy(), place.copy()
@@ -371,7 +411,10 @@ def _runs(cost_bl: Floats) -> tuple[Ints, Ints]:
 
 
 def _repeat_first(marked: Bools, keys_bl: Ints) -> Bools:
-    """Return a mask in which the first entry of each key of sorted rows decides for all of the key."""
+    """Let each key's first entry decide for the whole key.
+
+    Rows are sorted by key.
+    """
     place = np.broadcast_to(np.arange(keys_bl.shape[1]), keys_bl.shape).copy()
     place[:, 1:][keys_bl[:, 1:] == keys_bl[:, :-1]] = 0
     repeated: Bools = np.take_along_axis(marked, np.maximum.accumulate(place, axis=1), axis=1)
@@ -379,7 +422,10 @@ def _repeat_first(marked: Bools, keys_bl: Ints) -> Bools:
 
 
 def _count_below(sorted_bm: Floats, value_bl: Floats) -> Ints:
-    """Return the numbers of a row of the first matrix that are less than each of the same row, (b, l)."""
+    """Count smaller values in the same row, (b, l).
+
+    `sorted_bm` has the counted values, `value_bl` the limits.
+    """
     both = np.concatenate([value_bl, sorted_bm], axis=1)
     order = np.argsort(both, axis=1, kind="stable")
     below = np.cumsum(order >= value_bl.shape[1], axis=1)

@@ -1,4 +1,4 @@
-"""Memory of a device: the part that a task may take, and copies of arrays that overlap with work.
+"""Device memory: a task's share, and copies during work.
 
 Nothing here needs a GPU: the arithmetic is in plain functions, and on "cpu" copies are plain copies.
 """
@@ -15,9 +15,9 @@ import numpy.typing as npt
 import torch
 
 CONTEXT = 600 * 2**20
-"""Bytes of a GPU that a process takes before its first array (CUDA context, libraries)."""
+"""GPU bytes a process takes before its first array (CUDA context, libraries)."""
 
-_USED = 0.8  # of the room: the rest is for temporary arrays that no estimate includes
+_USED = 0.8  # share of the room: the rest is for temporary arrays outside all estimates
 _SHARES: dict[torch.device, float] = {}
 
 _In = TypeVar("_In")
@@ -29,10 +29,10 @@ _Prefetched: TypeAlias = tuple[_In, _Out, torch.cuda.Event | None]
 
 
 def memory_fraction(amount: float, total: int) -> float:
-    """Return the fraction of a GPU of `total` bytes that torch may allocate for a task with `amount` of it.
+    """Return the GPU fraction torch may allocate for a task.
 
-    `amount` is in (0, 1]. Each process has a context beside its allocations; it never gets less than half
-    its part.
+    `amount`: the task's part of the GPU, in (0, 1]. `total`: bytes on the GPU. Each process has a context
+    beside its allocations; it never gets less than half its part.
     """
     if amount >= 1.0:
         return 1.0
@@ -40,21 +40,27 @@ def memory_fraction(amount: float, total: int) -> float:
 
 
 def free_room(free: int, total: int, share: float, reserved: int, allocated: int) -> int:
-    """Return the bytes that a process can still allocate.
+    """Return how many bytes a process can still allocate.
 
-    `free`: of the device, as the driver reports it. `reserved`, `allocated`: by this process; reserved
-    bytes that are not in use are free for it alone. `share` of `total` is the most that it may hold.
+    `free`: on the device, as the driver reports it. `reserved`, `allocated`: by this process; reserved but
+    unused bytes are free for it alone. It may hold at most `share` times `total`.
     """
     return max(0, min(free + reserved - allocated, int(share * total) - allocated))
 
 
 def users_at_once(room: int, bytes_a_user: float, fixed: int = 0) -> int:
-    """Return how many users fit into `room` bytes beside `fixed` ones; at least one."""
+    """Return how many users fit into `room` bytes.
+
+    `fixed` bytes are taken already. At least one user always fits.
+    """
     return max(1, int((_USED * room - fixed) / max(1.0, bytes_a_user)))
 
 
 def limit_memory(device: torch.device, amount: float) -> None:
-    """Limit this process to its part of a GPU, so that tasks on one GPU do not starve each other."""
+    """Limit this process to its part of a GPU.
+
+    Tasks on one GPU then do not starve each other.
+    """
     if device.type != "cuda" or amount >= 1.0:
         return
     _, total = torch.cuda.mem_get_info(device)
@@ -63,7 +69,10 @@ def limit_memory(device: torch.device, amount: float) -> None:
 
 
 def device_room(device: torch.device) -> int | None:
-    """Return `free_room` of a GPU now; None if torch does not count (CPU)."""
+    """Return a GPU's `free_room` now.
+
+    None if torch does not count (CPU).
+    """
     if device.type != "cuda":
         return None
     free, total = torch.cuda.mem_get_info(device)
@@ -75,7 +84,10 @@ def device_room(device: torch.device) -> int | None:
 
 
 def to_device(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
-    """Copy to the device; to a GPU through pinned memory and without waiting."""
+    """Copy to the device; a GPU gets it without waiting.
+
+    The copy to a GPU goes through pinned memory.
+    """
     if device.type != "cuda":
         return torch.from_numpy(np.array(array)).to(device)
     dtype = torch.from_numpy(np.empty(0, array.dtype)).dtype
@@ -85,7 +97,10 @@ def to_device(array: npt.NDArray[Any], device: torch.device) -> torch.Tensor:
 
 
 def to_host(tensor: torch.Tensor) -> npt.NDArray[Any]:
-    """Copy to the CPU and wait; from a GPU through pinned memory, which is many times faster."""
+    """Copy to the CPU and wait.
+
+    From a GPU the copy goes through pinned memory, many times faster.
+    """
     if tensor.device.type != "cuda":
         return tensor.numpy()
     pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
@@ -95,10 +110,10 @@ def to_host(tensor: torch.Tensor) -> npt.NDArray[Any]:
 def prefetch(
     make: Callable[[_In], _Out], inputs: Iterable[_In], device: torch.device
 ) -> Generator[tuple[_In, _Out], None, None]:
-    """Yield each input with the result of `make`, which is computed while the one before is in use.
+    """Yield each input with its result, made one step ahead.
 
-    `make` runs in one thread, on a GPU in a stream of its own, so that preparing, copying and computing
-    overlap. Two results are in memory at a time.
+    `make` runs in one thread, on a GPU in its own stream: preparing, copying and computing overlap. Two
+    results are in memory at once.
     """
     stream = _side_stream(device)
 

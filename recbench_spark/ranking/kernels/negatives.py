@@ -1,8 +1,8 @@
-"""Sampled candidates: items drawn by hash, without replacement, the same for every model and night.
+"""Sampled candidates: items drawn by hash, without replacement.
 
-Draw j of user u is a hash of (user key, j, seed); items that the user knows or that were drawn before
-are skipped. So a user's candidates depend on the user, the catalogue and the seed alone:
-not on the batch, the partition, the model or the night. Axes: u users, i items, n draws.
+Draw j for user u is a hash of (user key, j, seed); items already drawn or known to the user are skipped. So
+a user's candidates depend on the user, the catalogue and the seed alone, not on batch, partition, model or
+night. Axes: u users, i items, n draws.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ ROUNDS = 32
 
 
 def draw(keys_u: Ints, known: ItemLists, wanted_u: Ints, cumulative_i: Ints, seed: int) -> ItemLists:
-    """Draw items for each user, in the order of the draws; fewer if fewer items are left.
+    """Draw items for each user, in draw order.
+
+    A user gets fewer if fewer items are left.
 
     Args:
-        keys_u: int64, hashes of the user ids.
+        keys_u: int64, hashed user ids.
         known: items never drawn for a user (training and truth).
         wanted_u: number of items per user.
-        cumulative_i: int64 (i + 1,), running sum from 0 of the items' weights: ones for uniform draws,
-            training counts for draws by popularity. Items of weight 0 are never drawn.
-        seed: seed of the hash; another seed gives other items.
+        cumulative_i: int64 (i + 1,), running sum of the items' weights from 0: ones for uniform draws,
+            training counts for draws by popularity. Items with weight 0 are never drawn.
+        seed: the hash seed; another seed gives other items.
 
     Raises:
         ConfigError: no item has any weight.
@@ -89,7 +91,7 @@ def _fill(
 
 @compile_kernel
 def _item_at(cumulative_i: Ints, place: np.int64) -> int:
-    """Return the item whose interval of the running sum contains the place."""
+    """Return the item whose running-sum interval contains the place."""
     low, high = 0, len(cumulative_i) - 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -102,7 +104,7 @@ def _item_at(cumulative_i: Ints, place: np.int64) -> int:
 
 @compile_kernel
 def _take_rest(taken_i: Ints, u: int, start: np.uint64, cumulative_i: Ints, items: Ints) -> None:
-    """Take the free items by falling hash of the item, once draws rarely hit a free item."""
+    """Take free items by falling hash, once draws seldom hit."""
     if len(items) == 0:
         return
     free = np.array(

@@ -1,4 +1,4 @@
-"""Sorted truth items and masked items, and the counts from which ranks follow."""
+"""Sorted truth and masked items, and the counts behind ranks."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from recbench_spark.core.arrays import Bools, Floats, Ints
 from recbench_spark.core.compiling import compile_kernel, readonly
 from recbench_spark.errors import DataError
 
-_FEW = 12  # positives of a user up to which all pairs are compared
+_FEW = 12  # positives per user up to which all pairs are compared
 
 
 @dataclass(frozen=True)
 class ItemLists:
-    """Item indices of each user, row after row (CSR).
+    """Each user's item indices, row after row (CSR).
 
-    `offsets_u`: int64 (users + 1), `items_p`: int64 (entries); -1 is an item unknown to the
-    catalogue. Order and duplicates do not matter; ascending rows are read faster.
+    `offsets_u`: int64 (users + 1), `items_p`: int64 (entries); -1: an item unknown to the catalogue. Order
+    and duplicates do not matter; ascending rows are read faster.
     """
 
     offsets_u: Ints
@@ -27,7 +27,7 @@ class ItemLists:
 
     @classmethod
     def empty(cls, users: int) -> ItemLists:
-        """Return lists without items for this number of users."""
+        """Return lists without items for so many users."""
         return cls(np.zeros(users + 1, np.int64), np.zeros(0, np.int64))
 
     @property
@@ -36,7 +36,11 @@ class ItemLists:
         return len(self.offsets_u) - 1
 
     def check_indices(self, items: int, name: str) -> ItemLists:
-        """Return the lists as int64 arrays; raise DataError unless they are a CSR within [-1, items)."""
+        """Return the lists as checked int64 arrays.
+
+        Raises:
+            DataError: they are no CSR within [-1, items).
+        """
         offsets_u = np.ascontiguousarray(self.offsets_u, np.int64)
         items_p = np.ascontiguousarray(self.items_p, np.int64)
         ends = (len(offsets_u) > 0 and offsets_u[0] == 0) and offsets_u[-1] == len(items_p)
@@ -56,13 +60,18 @@ class ItemLists:
 
 @dataclass(frozen=True)
 class RankCounts:
-    """Counts that give the ranks of the truth items; p runs over the truth entries in input order.
+    """Counts from which the truth items' ranks follow.
 
-    `above_p`: candidates with a higher score, -1 if the truth item is not ranked (unknown, not
-    scored, masked or no candidate). `tied_p`: other candidates with an equal score. `before_p`:
-    those of them with a smaller index. `candidates_u`: ranked candidates of the user.
-    `top_items_uk`, `top_scores_uk`: the first K candidates by score, then smaller index, padded
-    with -1 and NaN; None unless requested. Rank by item id: `1 + above_p + before_p`.
+    p runs over the truth entries in input order. Rank by item id: `1 + above_p + before_p`.
+
+    Attributes:
+        above_p: candidates with a higher score, -1 if the truth item is not ranked (unknown, not scored,
+            masked or no candidate).
+        tied_p: other candidates with an equal score.
+        before_p: tied candidates with a smaller index.
+        candidates_u: the user's ranked candidates.
+        top_items_uk, top_scores_uk: the first K candidates by score, then smaller index, padded with -1 and
+            NaN; None unless requested.
     """
 
     above_p: Ints
@@ -74,9 +83,10 @@ class RankCounts:
 
 
 class Positives(NamedTuple):
-    """Positives to rank and items to leave out: ascending, without duplicates, one row per user.
+    """Users' positives and hidden items, as sorted rows.
 
-    A slot is one ranked positive of one user; `slot_p` maps a truth entry to its slot, or -1.
+    Positives are ranked, hidden items left out. Rows are ascending, without duplicates, one per user. A
+    slot is one ranked positive of one user; `slot_p` maps a truth entry to its slot, or -1.
     """
 
     slot_offsets: Ints
@@ -88,7 +98,10 @@ class Positives(NamedTuple):
 
 
 def make_positives(scored_i: Bools, truth: ItemLists, masked: ItemLists) -> Positives:
-    """Sort both lists, drop duplicates and items that are never ranked; ranked = scored and not masked."""
+    """Sort both lists; drop duplicates and items never ranked.
+
+    An item is ranked if it is scored and not masked.
+    """
     items = len(scored_i)
     truth, masked = truth.check_indices(items, "truth"), masked.check_indices(items, "masked items")
     if truth.users != masked.users:
@@ -113,7 +126,10 @@ def list_arrays(lists: ItemLists) -> tuple[Ints, Ints]:
 def _order_rows(
     offsets_u: Ints, items_p: Ints, left_offsets: Ints, left_items: Ints, scored_i: Bools
 ) -> tuple[Ints, Ints]:
-    """Sort rows without duplicates, unscored items, unknown items and items that are left out."""
+    """Sort rows, and drop entries that are never ranked.
+
+    These are duplicates, unscored items, unknown items and items to leave out.
+    """
     users = len(offsets_u) - 1
     out_offsets, out_items = np.zeros(users + 1, np.int64), np.empty(len(items_p), np.int64)
     end = 0
@@ -140,7 +156,7 @@ def _ascending(items: Ints) -> Ints:
 
 @compile_kernel
 def _position(ascending: Ints, item: int) -> int:
-    """Return the index of `item`, -1 if it is not there."""
+    """Return the index of `item`, -1 if absent."""
     at = np.searchsorted(ascending, item)
     present = at < len(ascending) and ascending[at] == item
     return int(at) if present else -1
@@ -148,7 +164,7 @@ def _position(ascending: Ints, item: int) -> int:
 
 @compile_kernel
 def find_slots(offsets_u: Ints, items_p: Ints, slot_offsets: Ints, slot_items: Ints) -> Ints:
-    """Return the slot of each truth entry, or -1."""
+    """Return each truth entry's slot, or -1."""
     slot_p = np.full(len(items_p), -1, np.int64)
     for u in range(len(offsets_u) - 1):
         row = slot_items[slot_offsets[u] : slot_offsets[u + 1]]
@@ -160,7 +176,7 @@ def find_slots(offsets_u: Ints, items_p: Ints, slot_offsets: Ints, slot_items: I
 
 
 class Tally(NamedTuple):
-    """Running counts of the slots."""
+    """Running counts for each slot."""
 
     above: Ints
     tied: Ints
@@ -175,7 +191,10 @@ def make_tally(plan: Positives) -> Tally:
 
 @compile_kernel
 def count_among_positives(plan: Positives, scores_s: Floats, tally: Tally) -> None:
-    """Compare the positives of each user with each other; tiles leave them out."""
+    """Compare each user's positives with each other.
+
+    Tiles leave them out.
+    """
     for u in range(len(plan.slot_offsets) - 1):
         first, last = plan.slot_offsets[u], plan.slot_offsets[u + 1]
         if last - first > _FEW:
@@ -188,14 +207,17 @@ def count_among_positives(plan: Positives, scores_s: Floats, tally: Tally) -> No
 
 @compile_kernel
 def _rank_sorted(scores_s: Floats, first: int, last: int, tally: Tally) -> None:
-    """Compare by sorting: with many positives, comparing all pairs takes longer."""
+    """Compare by sorting.
+
+    With many positives, comparing all pairs takes longer.
+    """
     order = first + np.argsort(-scores_s[first:last], kind="mergesort")
     start = 0
     while start < len(order):
         stop = start
         while stop < len(order) and scores_s[order[stop]] == scores_s[order[start]]:
             stop += 1
-        for at in range(start, stop):  # stable sort: equal scores are in order of items
+        for at in range(start, stop):  # stable sort: equal scores are in item order
             s = order[at]
             tally.above[s], tally.tied[s], tally.before[s] = start, stop - start - 1, at - start
         start = stop
@@ -235,7 +257,7 @@ def count_candidates(scored_i: Bools, plan: Positives) -> Ints:
 
 @compile_kernel
 def count_exact(scores: Floats, at: int) -> tuple[int, int, int]:
-    """Return #{higher}, #{others equal}, #{equal and earlier} than the score at place `at`."""
+    """Return #{higher}, #{others equal}, #{equal and earlier} for place `at`."""
     score = scores[at]
     above, before, after = 0, 0, 0
     for c in range(at):

@@ -1,4 +1,4 @@
-"""Vectors for multiplication: exact float64 scores, and the error bound of float32 products."""
+"""Vectors to multiply: exact float64 scores, and float32 error bounds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from recbench_spark.errors import DataError
 _UNIT = 2.0**-24  # unit roundoff of float32
 _TINY = 2.0**-126  # smallest normal float32: the largest loss by flushing to zero
 _HUGE = 2.0**126  # above this a float32 product may overflow
-_SLACK = 1.0 + 2.0**-20  # covers the float64 roundings of norms, bound and score itself
+_SLACK = 1.0 + 2.0**-20  # covers float64 roundings in norms, bound and score itself
 
 
 class Order(NamedTuple):
@@ -34,10 +34,10 @@ class Order(NamedTuple):
 
 @dataclass(frozen=True)
 class Products:
-    """Item side of scores that are products of vectors; see the module for the equation.
+    """Item side of vector products; `counting` has the equation.
 
-    `vectors_id` float32, may be memory-mapped; `divisor_i`, `bias_i` float64; `scored_i` bool;
-    `length_i` float64, the length of the multiplied row (0 if not scored).
+    `vectors_id` float32, may be memory-mapped; `divisor_i`, `bias_i` float64; `scored_i` bool; `length_i`
+    float64, the multiplied row's length (0 if not scored).
     """
 
     vectors_id: Floats32
@@ -46,16 +46,19 @@ class Products:
     scored_i: Bools
     length_i: Floats
     widened: bool
-    """True if the bias is one more dimension of the product; NaN in it excludes an item."""
+    """True if the bias is one more dimension in the product; NaN in it excludes an item."""
 
     @property
     def dims(self) -> int:
-        """Length of the stored vectors."""
+        """Stored vectors' length."""
         return int(self.vectors_id.shape[1])
 
     @cached_property
     def order(self) -> Order:
-        """Order of the items, computed once. The sort is stable, so items of one length stay in order."""
+        """Items by falling length, sorted once.
+
+        The sort is stable: items with equal lengths stay in order.
+        """
         items_t = np.flatnonzero(self.scored_i)
         items_t = items_t[np.argsort(-self.length_i[items_t], kind="stable")]
         bias_t = np.maximum.accumulate(self.bias_i[items_t][::-1])[::-1]
@@ -65,11 +68,11 @@ class Products:
 
     @cached_property
     def on_devices(self) -> dict[str, Any]:
-        """Items that `ranking.kernels.fused` has moved to devices, by device."""
+        """Items moved to devices by `ranking.kernels.fused`, by device."""
         return {}
 
     def item_operand(self, start: int, stop: int) -> Floats32:
-        """Return rows of the float32 product, (items, dims or dims + 1)."""
+        """Return rows for the float32 product, (items, dims or dims + 1)."""
         cut = slice(start, stop)
         operand = np.empty((stop - start, self.dims + self.widened), np.float32)
         operand[:, : self.dims] = self.vectors_id[cut]
@@ -82,13 +85,16 @@ class Products:
         return operand
 
     def user_operand(self, vectors_ud: Floats32) -> Floats32:
-        """Return the users' vectors, with a 1 for the bias if the product is widened."""
+        """Return the users' vectors, widened by 1 for the bias.
+
+        They are widened only if the product is.
+        """
         if not self.widened:
             return vectors_ud
         return np.hstack([vectors_ud, np.ones((len(vectors_ud), 1), np.float32)])
 
     def size(self, start: int, stop: int) -> tuple[float, float]:
-        """Return the largest length and the largest |bias| among these items."""
+        """Return the largest length and largest |bias| among these items."""
         if start == stop:
             return 0.0, 0.0
         return float(self.length_i[start:stop].max()), float(np.abs(self.bias_i[start:stop]).max())
@@ -100,7 +106,11 @@ def make_products(
     scored_i: Bools | None = None,
     kind: Literal["dot", "cosine"] = "dot",
 ) -> Products:
-    """Measure the item vectors in one pass; raise DataError for numbers that are not finite."""
+    """Measure the item vectors in one pass.
+
+    Raises:
+        DataError: numbers are not finite.
+    """
     items, dims = vectors_id.shape
     vectors_id = readonly(np.ascontiguousarray(vectors_id, np.float32))
     scored = np.ones(items, np.bool_) if scored_i is None else np.array(scored_i, np.bool_)
@@ -116,7 +126,11 @@ def make_products(
 
 
 def check_finite(values: Floats | Floats32, name: str, hint: str) -> None:
-    """Raise DataError with the number of rows that are not finite."""
+    """Refuse rows that are not finite.
+
+    Raises:
+        DataError: with the number of such rows.
+    """
     wrong = int(np.count_nonzero(~np.isfinite(values)))
     if wrong:
         raise DataError(f"{wrong} {name} hold NaN or infinite numbers", hint)
@@ -124,7 +138,7 @@ def check_finite(values: Floats | Floats32, name: str, hint: str) -> None:
 
 @compile_kernel
 def lengths(vectors_nd: Floats32) -> Floats:
-    """Return the Euclidean length of each row, float64, summed in index order."""
+    """Return each row's Euclidean length, float64, summed in index order."""
     out = np.empty(vectors_nd.shape[0])
     for n in range(vectors_nd.shape[0]):
         total = 0.0
@@ -135,7 +149,7 @@ def lengths(vectors_nd: Floats32) -> Floats:
 
 
 class Pairing(NamedTuple):
-    """Both sides of the exact score, as arrays."""
+    """The exact score's two sides, as arrays."""
 
     vectors_ud: Floats32
     length_u: Floats
@@ -162,7 +176,7 @@ def make_pairing(products: Products, vectors_ud: Floats32) -> Pairing:
 
 @compile_kernel
 def exact_score(pairing: Pairing, u: int, i: int) -> float:
-    """Return s_ui of the module's equation: the definition of the score."""
+    """Return s_ui, the score by its definition in `counting`."""
     total = 0.0
     if pairing.length_u[u] > 0.0 and pairing.length_i[i] > 0.0:  # else the sum is 0
         for d in range(pairing.vectors_ud.shape[1]):
@@ -172,7 +186,10 @@ def exact_score(pairing: Pairing, u: int, i: int) -> float:
 
 @compile_kernel
 def exact_scores(pairing: Pairing, users_c: Ints, items_c: Ints) -> Floats:
-    """Return s_ui of pairs, float64 (c,); NaN for an unknown (-1) or unscored item."""
+    """Return s_ui for pairs, float64 (c,).
+
+    NaN for an unknown (-1) or unscored item.
+    """
     out = np.full(len(items_c), np.nan)
     for c in range(len(items_c)):
         if items_c[c] >= 0 and pairing.scored_i[items_c[c]]:
@@ -182,10 +199,11 @@ def exact_scores(pairing: Pairing, users_c: Ints, items_c: Ints) -> Floats:
 
 @compile_kernel
 def error_bound(length_u: float, length: float, bias: float, dims: int) -> float:
-    """Return E with |x - s| <= E for a float32 product x, in any order and with flushing to zero.
+    """Return the bound E on a float32 product's error.
 
-    n = dims + 2: the bias is one more term, and rounding operands to float32 (unit vectors of the
-    cosine, bias) costs at most one more factor 1 + u. E is infinite if x may overflow.
+    For the product x, |x - s| <= E holds in any order and with flushing to zero. n = dims + 2: the bias is
+    one more term, and rounding operands to float32 (unit vectors of the cosine, bias) costs at most one
+    more factor 1 + u. E is infinite if x may overflow.
     """
     n = dims + 2
     size = length_u * length + bias
@@ -198,7 +216,7 @@ def error_bound(length_u: float, length: float, bias: float, dims: int) -> float
 
 @compile_kernel
 def error_bounds(length_u: Floats, length: float, bias: float, dims: int) -> Floats:
-    """Return `error_bound` of each user."""
+    """Return `error_bound` for each user."""
     out = np.empty(len(length_u))
     for u in range(len(length_u)):
         out[u] = error_bound(length_u[u], length, bias, dims)
@@ -207,9 +225,10 @@ def error_bounds(length_u: Floats, length: float, bias: float, dims: int) -> Flo
 
 @compile_kernel
 def uncertainty_range(score: float, bound: float) -> tuple[np.float32, np.float32]:
-    """Return the smallest and largest float32 product that may equal `score`, rounded outward.
+    """Return the smallest and largest float32 product possible for `score`.
 
-    One step beyond the nearest float32 also covers the float64 rounding of score -+ bound.
+    Both are rounded outward. One step beyond the nearest float32 also covers the float64 rounding of score
+    -+ bound.
     """
     low = np.nextafter(np.float32(score - bound), np.float32(-np.inf))
     high = np.nextafter(np.float32(score + bound), np.float32(np.inf))
@@ -218,7 +237,7 @@ def uncertainty_range(score: float, bound: float) -> tuple[np.float32, np.float3
 
 @compile_kernel
 def uncertainty_limits(scores_s: Floats, bound_s: Floats) -> tuple[Floats32, Floats32]:
-    """Return `uncertainty_range` of each score."""
+    """Return `uncertainty_range` for each score."""
     low, high = np.empty(len(scores_s), np.float32), np.empty(len(scores_s), np.float32)
     for s in range(len(scores_s)):
         low[s], high[s] = uncertainty_range(scores_s[s], bound_s[s])

@@ -1,4 +1,4 @@
-"""Ranks of truth items as the few whole numbers from which every metric follows."""
+"""Truth ranks as the few whole numbers behind every metric."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from recbench_spark.core.arrays import Bools, Floats, Ints
 
 @dataclass(frozen=True)
 class Rankings:
-    """Ranks of the truth items of u users among their candidates, user after user.
+    """Truth items' ranks among candidates, for u users.
 
-    offsets: int64 (u + 1,), the truth items of user u are `offsets[u]:offsets[u + 1]`
-    relevance: float64 (p,), the grade of each truth item, relevant or not
-    above: int64 (p,), candidates with a strictly higher score; -1: the item is not ranked
-    tied: int64 (p,), other candidates with exactly the same score, truth items included
-    before: int64 (p,), those of `tied` that come first by item id, or by the hash of `ties=hashed`
-    length: int64 (u,), ranked candidates; 0: the system gave this user no output
+    Attributes:
+        offsets: int64 (u + 1,); user u has the truth items `offsets[u]:offsets[u + 1]`.
+        relevance: float64 (p,), each truth item's grade, relevant or not.
+        above: int64 (p,), candidates with a strictly higher score; -1: the item is not ranked.
+        tied: int64 (p,), other candidates with exactly the same score, truth items included.
+        before: int64 (p,), tied candidates coming first by item id, or by hash under `ties=hashed`.
+        length: int64 (u,), ranked candidates; 0: the system gave this user no output.
     """
 
     offsets: Ints
@@ -30,7 +31,7 @@ class Rankings:
     length: Ints
 
     def users(self, start: int, stop: int) -> Rankings:
-        """Return the rankings of users start..stop - 1."""
+        """Return the rankings for users start..stop - 1."""
         first, last = int(self.offsets[start]), int(self.offsets[stop])
         return Rankings(
             self.offsets[start : stop + 1] - first,
@@ -43,14 +44,18 @@ class Rankings:
 
 
 def mark_relevant(grades: Floats, threshold: float | None) -> Bools:
-    """Return true for each grade at or above the threshold; without a threshold, for each above 0."""
+    """Mark grades at or above the threshold.
+
+    Without a threshold, grades above 0 are marked.
+    """
     return grades > 0 if threshold is None else raise_to_bounds(grades, [threshold]) >= threshold
 
 
 def raise_to_bounds(values: Floats, bounds: Iterable[float]) -> Floats:
-    """Return values in which a bound that was rounded down to float32 or float16 is the bound itself.
+    """Raise rounded values to the bounds they stand for.
 
-    A column of float32 holds .7 as .69999999. So values meet a bound in the type of their column.
+    A float32 column holds .7 as .69999999. So a value equal to a bound rounded down to float32 or float16
+    becomes the bound itself.
     """
     raised = values
     for bound in bounds:
@@ -60,7 +65,7 @@ def raise_to_bounds(values: Floats, bounds: Iterable[float]) -> Floats:
 
 
 def list_roundings(bound: float) -> list[float]:
-    """Return the bound as float32 and as float16 store it, where that is less than the bound.
+    """Return the bound in float32 and float16, where rounded down.
 
     >>> list_roundings(0.7), list_roundings(0.5)
     ([0.699999988079071], [])

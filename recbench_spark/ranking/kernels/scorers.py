@@ -1,8 +1,8 @@
-"""Models as scorers of (user, item), and the two ways to rank with any of them.
+"""Models as scorers of pairs, and two ways to rank.
 
-A scorer is anything with the four members of `Scorer`. If its scores are products of vectors, it has
-them in `products`, and ranks are counted by tiles on any device; else it gives whole float64 rows,
-which one function counts. The result is the same.
+A scorer is anything with the four members of `Scorer`. If its scores are products of vectors, `products`
+holds these, and ranks are counted by tiles on any device; else it gives whole float64 rows, counted by one
+function. The result is the same.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
     import torch
 
 WHOLE_ROWS = "whole rows"
-"""Device of small jobs: every score in float64, pair by pair, without torch."""
+"""Device for small jobs: every score in float64, pair by pair, without torch."""
 
 NUMPY_TILES = "numpy tiles"
-"""Device of jobs in one process: tiles of float32 products as on "cpu", multiplied by numpy."""
+"""Device for jobs in one process: tiles of float32 products as on "cpu", multiplied by numpy."""
 
-_ROW_CELLS = 2**21  # float64 scores of one block of whole rows: 16 MB
+_ROW_CELLS = 2**21  # float64 scores in one block of whole rows: 16 MB
 
 
 @dataclass(frozen=True)
 class UserBlock:
-    """Inputs of scorers for a block of users; each scorer reads its own part.
+    """A block of users; scorers read the parts they need.
 
-    `keys_u` int64: user ids or hashes of them. `vectors_ud` float32. `histories`: items of each user.
-    `rows_u`: the number of each user in the model, -1 for a user whom it does not know.
+    `keys_u` int64: user ids or hashed ones. `vectors_ud` float32. `histories`: each user's items. `rows_u`:
+    each user's number in the model, -1 for an unknown one.
     """
 
     keys_u: Ints
@@ -56,17 +56,28 @@ class UserBlock:
     rows_u: Ints | None = None
 
     def vectors(self, dims: int) -> Floats32:
-        """Return the vectors; none are needed without dimensions (a bias alone)."""
+        """Return the vectors.
+
+        Without dimensions (a bias alone) none are needed.
+        """
         if self.vectors_ud is None and dims == 0:
             return np.zeros((len(self.keys_u), 0), np.float32)
         return _require(self.vectors_ud, "vectors")
 
     def history(self) -> ItemLists:
-        """Return the histories; raise DataError if there are none."""
+        """Return the histories.
+
+        Raises:
+            DataError: there are none.
+        """
         return _require(self.histories, "histories")
 
     def rows(self) -> Ints:
-        """Return the numbers of the users in the model; raise DataError if there are none."""
+        """Return each user's number in the model.
+
+        Raises:
+            DataError: there are no numbers.
+        """
         return _require(self.rows_u, "rows")
 
 
@@ -80,21 +91,27 @@ def _require(value: _T | None, name: str) -> _T:
 
 
 class Scorer(Protocol):
-    """The interface of a model for ranking; i are all items of its catalogue."""
+    """Interface of a model for ranking; i are all items."""
 
     @property
     def scored_i(self) -> Bools:
-        """Items that the model can score; others are never candidates."""
+        """Items with a score; others are never candidates."""
 
     @property
     def products(self) -> Products | None:
-        """The item side of scores that are products, None for others."""
+        """The item side of vector products; None for other scores."""
 
     def score_rows(self, users: UserBlock, start: int, stop: int) -> Floats:
-        """Return float64 (stop - start, i): users `start` to `stop` of the block against all items."""
+        """Return float64 (stop - start, i): some users against all items.
+
+        The users are `start` to `stop` in the block.
+        """
 
     def score_listed(self, users: UserBlock, listed: ItemLists) -> Floats:
-        """Return float64 (entries): scores of each user's listed items, in input order."""
+        """Return float64 (entries): scores for each user's listed items.
+
+        They are in input order.
+        """
 
 
 def count_ranks(
@@ -106,14 +123,15 @@ def count_ranks(
     device: str | torch.device = "cpu",
     settings: CountingSettings | None = None,
 ) -> RankCounts:
-    """Count ranks of the truth items among all scored items that are not masked.
+    """Count the truth items' ranks among scored, unmasked items.
 
-    "cpu" is the compiled path; NUMPY_TILES is the same with products of numpy, and so is "cpu" where torch
-    is not installed; WHOLE_ROWS scores every pair in float64; any other torch device, also "cpu:0", is one
-    of `devices`. A truth item that is masked,
-    unscored or unknown (-1) stays unranked: `above_p` is -1. The bits are equal for every tile, block of
-    users, number of threads and device. Raises DataError for numbers that are not finite, and for lists
-    that do not fit the catalogue or each other.
+    `device`: "cpu" is the compiled path; NUMPY_TILES is the same with numpy's products, and so is "cpu"
+    without an installed torch; WHOLE_ROWS scores every pair in float64; any other torch device, also
+    "cpu:0", is counted by `devices`. A masked, unscored or unknown (-1) truth item stays unranked:
+    `above_p` is -1. The bits are equal for all tiles, user blocks, thread numbers and devices.
+
+    Raises:
+        DataError: numbers are not finite, or lists do not fit the catalogue or each other.
     """
     settings = settings or CountingSettings()
     no_torch = device == "cpu" and not has_module("torch")
@@ -177,10 +195,13 @@ def _stack_tops(tops: list[tuple[Ints, Floats]], top_k: int) -> tuple[Ints, Floa
 def count_listed(
     scorer: Scorer, users: UserBlock, truth: ItemLists, candidates: ItemLists, *, top_k: int = 0
 ) -> RankCounts:
-    """Count ranks of the truth items among each user's given candidates, scored in float64.
+    """Count the truth items' ranks among given candidates.
 
-    A truth item that is not a candidate (or unscored, unknown) stays unranked. Raises DataError as
-    `count_ranks` does.
+    Candidates are scored in float64. A truth item stays unranked if it is unknown, unscored or no
+    candidate.
+
+    Raises:
+        DataError: as `count_ranks`.
     """
     items = len(scorer.scored_i)
     nothing = ItemLists.empty(candidates.users)
@@ -210,11 +231,11 @@ def _blocks(users: int, items: int) -> Iterator[tuple[int, int]]:
 
 
 class DotScorer:
-    """Matrix factorisation and popularity: user vector times item vector, plus the item's bias.
+    """User vector times item vector, plus the item's bias.
 
-    `vectors_id` float32, may be a memory-mapped file; `bias_i` float64; `scored_i` bool. Kind
-    "cosine" divides by the item's length. A user's own bias is constant in the user's ranking: add it
-    to reported scores. Popularity is a bias on vectors of 0 dimensions.
+    Serves matrix factorisation and popularity. `vectors_id` float32, may be a memory-mapped file; `bias_i`
+    float64; `scored_i` bool. Kind "cosine" divides by the item's length. A user's own bias is constant in
+    the user's ranking: add it to reported scores. Popularity is a bias on vectors with 0 dimensions.
     """
 
     def __init__(
@@ -228,7 +249,7 @@ class DotScorer:
         self.scored_i = self.products.scored_i
 
     def score_rows(self, users: UserBlock, start: int, stop: int) -> Floats:
-        """Return scores by their definition, pair by pair; NaN for items that are not scored."""
+        """Return scores by definition, pair by pair; NaN: not scored."""
         items = len(self.scored_i)
         every = ItemLists(np.arange(stop - start + 1) * items, np.tile(np.arange(items), stop - start))
         vectors_ud = users.vectors(self.products.dims)[start:stop]
@@ -243,7 +264,7 @@ class DotScorer:
 
 
 def _score_listed_rows(scorer: Scorer, users: UserBlock, listed: ItemLists) -> Floats:
-    """Return scores of listed items for a scorer of whole rows, block by block."""
+    """Score listed items by whole rows, block by block."""
     out = np.empty(len(listed.items_p))
     for start, stop in _blocks(listed.users, len(scorer.scored_i)):
         scores_ui = scorer.score_rows(users, start, stop)
@@ -254,12 +275,13 @@ def _score_listed_rows(scorer: Scorer, users: UserBlock, listed: ItemLists) -> F
 
 
 class NeighbourScorer:
-    """Item-based neighbours and EASE: s_ui = sum_j s_ji over the user's history j, plus b_i.
+    """Item-based neighbours and EASE.
 
-    Row j of the CSR (`offsets_j`, `items_n`, `weights_n`) holds the items i whose score item j raises
-    and the similarity s_ji; transpose the matrix if a model stores it by i. The sum is exact in two
-    float64 numbers and rounded once (Knuth's two-sum), so that histories with equal similarities in another
-    order tie; a repeated or unknown j counts once or not at all; the bias is added last.
+    s_ui = sum_j s_ji over the user's history j, plus b_i. Row j of the CSR (`offsets_j`, `items_n`,
+    `weights_n`) holds the items i whose score item j raises, and the similarity s_ji; transpose the matrix
+    if a model stores it by i. The sum is exact in two float64 numbers and rounded once (Knuth's two-sum),
+    so histories tie if they have equal similarities in another order; a repeated j counts once, an unknown
+    j not at all; the bias is added last.
     """
 
     def __init__(
@@ -280,10 +302,10 @@ class NeighbourScorer:
         self.scored_i = np.ones(items, np.bool_) if scored_i is None else scored_i
 
     def knows(self, users: UserBlock) -> Bools:
-        """Return (u,) true for users that the model can rank.
+        """Mark users whom the model can rank, (u,).
 
-        Without biases these are users with an item in their history that has neighbours. All scores of
-        other users are 0, and their order would be that of the item ids.
+        Without biases these are users with neighbours of an item in their history. All scores of other
+        users are 0, and would be ordered by item id.
         """
         if self.bias_i.any():
             return np.ones(len(users.keys_u), np.bool_)
@@ -344,26 +366,32 @@ def _sum_neighbours(
 
 
 class BlockScorer:
-    """A model with a function of its own: `score(users, items)` returns (users, items) numbers.
+    """A model with its own function `score(users, items)`.
 
-    The function is called for one user at a time, with all scored items in the order of the catalogue. So
-    no block of users changes a score, even where the function multiplies matrices, whose sums depend on
-    their shapes.
+    It returns (users, items) numbers. It is called for one user at a time, with all scored items in
+    catalogue order. So no block of users changes a score, even where the function multiplies matrices,
+    whose sums depend on their shapes.
     """
 
     def __init__(self, score: Callable[[Ints, Ints], Floats], rows_i: Ints) -> None:
-        """Take the function, and the number of each item in the model, (i,); -1: it is not scored."""
+        """Take the function, and the items' model numbers, (i,).
+
+        -1: the item is not scored.
+        """
         self.products: Products | None = None
         self.score = score
         self.scored_i = np.asarray(rows_i >= 0)
         self.items = np.asarray(rows_i[self.scored_i], np.int64)
 
     def knows(self, users: UserBlock) -> Bools:
-        """Return (u,) true for users that the model can rank."""
+        """Mark users whom the model can rank, (u,)."""
         return np.asarray(users.rows() >= 0)
 
     def score_rows(self, users: UserBlock, start: int, stop: int) -> Floats:
-        """Return float64 (stop - start, i); zeros for unknown users, and for items that are not scored."""
+        """Return float64 (stop - start, i).
+
+        Unknown users, and items without a score, have zeros.
+        """
         out = np.zeros((stop - start, len(self.scored_i)))
         for row_i, user in zip(out, users.rows()[start:stop], strict=True):
             if user >= 0:
@@ -381,7 +409,11 @@ class BlockScorer:
 
 
 def check_block(scores: Any, items: int, what: str) -> Floats:
-    """Return (1, items) scores of one user as float64. Raise DataError, which calls them `what`."""
+    """Return one user's (1, items) scores as float64.
+
+    Raises:
+        DataError: calling them `what`.
+    """
     array = np.asarray(scores)
     if array.dtype.kind not in "fiu" or array.shape != (1, items):
         raise DataError(
@@ -392,10 +424,11 @@ def check_block(scores: Any, items: int, what: str) -> Floats:
 
 
 class HashScorer:
-    """The random model: a uniform number of 53 bits for each (user key, item key, seed).
+    """Random scores: 53 bits by (user, item, seed).
 
-    Three rounds of splitmix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number
-    generators"), so the order of a user's items is the same in every block, night and machine.
+    Uniform, from user key, item key and seed. Three rounds of splitmix64 (Steele, Lea, Flood 2014, "Fast
+    splittable pseudorandom number generators"), so a user's items have the same order in every block, night
+    and machine.
     """
 
     def __init__(self, item_keys_i: Ints, seed: int = 0, scored_i: Bools | None = None) -> None:
@@ -433,17 +466,18 @@ def centring_bias(
     items_n: Ints,
     weights_n: Floats,
 ) -> Floats:
-    """Return (i,) b_i = mean_i - sum_j s_ij mean_j, so that sum_j s_ij r_uj + b_i is the centred score.
+    """Return (i,) b_i = mean_i - sum_j s_ij mean_j.
 
-    It is the part of mean_i + sum_j s_ij (r_uj - mean_j) that does not depend on the user.
+    Then sum_j s_ij r_uj + b_i is the centred score: b_i is the part of mean_i + sum_j s_ij (r_uj - mean_j)
+    that does not depend on the user.
 
     Args:
         mean_i: (i,) mean of each item's column over all users.
-        offsets_j: (i + 1,) bounds of row j: the items that have item j as a neighbour.
+        offsets_j: (i + 1,) bounds of row j: the items with item j as a neighbour.
         items_n: (n,) these items.
         weights_n: (n,) similarities s_ij.
     """
     expected_n = np.repeat(mean_i, np.diff(offsets_j)) * weights_n
-    # Terms are added by size, so that items with the same terms in another order have the same sum.
+    # Terms are added by size, so items with the same terms in another order have the same sum.
     order_n = np.lexsort((expected_n, items_n))
     return mean_i - np.bincount(items_n[order_n], expected_n[order_n], minlength=len(mean_i))

@@ -1,4 +1,4 @@
-"""One tile of users x items: multiply, mask and compare, while it is in the cache."""
+"""One tile, users x items, multiplied, masked and compared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from recbench_spark.ranking.kernels.top import BLOCK, TopCandidates, collect, co
 
 
 class FloatTile(NamedTuple):
-    """Scalars of one tile of items: its first item, largest length and largest |bias|."""
+    """A tile's first item, largest length and largest |bias|."""
 
     start: int
     length: float
@@ -38,7 +38,10 @@ def scan_tile(
     limits: tuple[int, int],
     progress: tuple[Tally, TopCandidates],
 ) -> None:
-    """Count one tile of float32 products, (rows of users, items from `tile.start`)."""
+    """Count one tile of float32 products.
+
+    Its shape is (users, items from `tile.start`).
+    """
     tally, work = progress
     cutoff, top_k = limits
     dims, start = pairing.vectors_ud.shape[1], tile.start
@@ -73,14 +76,17 @@ def scan_tile(
 
 @compile_kernel
 def _forget(row: Floats32, start: int, scored_i: Bools) -> None:
-    """Set products that may have overflowed to 0; their bound is infinite."""
+    """Set possibly overflowed products to 0; their bound is infinite."""
     for c in range(len(row)):
         row[c] = 0.0 if scored_i[start + c] else np.nan
 
 
 @compile_kernel
 def _hide(row: Floats32, start: int, items: Ints, at: int, last: int) -> int:
-    """Remove `items` from the row by NaN, which is neither above nor below anything."""
+    """Remove `items` from the row by NaN.
+
+    NaN is neither above nor below anything.
+    """
     while at < last and items[at] < start + len(row):
         row[items[at] - start] = np.nan
         at += 1
@@ -89,7 +95,10 @@ def _hide(row: Floats32, start: int, items: Ints, at: int, last: int) -> int:
 
 @compile_kernel
 def _count_limits(row: Floats32, low: np.float32, high: np.float32) -> tuple[int, int]:
-    """Return #{x > high}, #{x >= low}; the casts give 32-bit counters, so 16 lanes instead of 8."""
+    """Return #{x > high}, #{x >= low}.
+
+    The casts give 32-bit counters, so 16 lanes instead of 8.
+    """
     above, not_below = np.int32(0), np.int32(0)
     for c in range(len(row)):
         above = np.int32(above + (row[c] > high))
@@ -107,7 +116,10 @@ def _resolve_slot(
     u: int,
     pairing: Pairing,
 ) -> tuple[int, int, int]:
-    """Return above, tied, before among the undecided items, scored in float64, each once per row."""
+    """Return above, tied, before among undecided items.
+
+    They are scored in float64, each once per row.
+    """
     low, high = limits
     score, own_item = own
     above, tied, before = 0, 0, 0
@@ -130,7 +142,10 @@ def _resolve_slot(
 def count_pairs(
     slots_c: Ints, items_c: Ints, pairing: Pairing, plan: Positives, scores_s: Floats, tally: Tally
 ) -> None:
-    """Score (slot, item) pairs, which a device left undecided, in float64 and count them."""
+    """Score and count (slot, item) pairs left undecided by devices.
+
+    Scores are float64.
+    """
     scores_c = exact_scores(pairing, plan.slot_users[slots_c], items_c)
     for c in range(len(slots_c)):
         s = slots_c[c]

@@ -11,11 +11,11 @@ from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.ranking.kernels.positives import Positives
 from recbench_spark.ranking.kernels.products import Pairing, exact_scores, uncertainty_range
 
-BLOCK = 64  # scores compared together when a few of a tile are needed
+BLOCK = 64  # scores compared together when a few in a tile are needed
 
 
 class TopCandidates(NamedTuple):
-    """State between tiles: places in the lists, best candidates."""
+    """List places and best candidates, kept between tiles."""
 
     masked_at: Ints
     slot_at: Ints
@@ -27,7 +27,10 @@ class TopCandidates(NamedTuple):
 
 
 def make_work(plan: Positives, bound_u: Floats, top_k: int) -> TopCandidates:
-    """Return the state before the first tile; each list has room for twice its candidates and some."""
+    """Return the state before the first tile.
+
+    Each list has room for twice its candidates and some.
+    """
     users = len(plan.slot_offsets) - 1
     room = 2 * top_k + 4 * BLOCK if top_k else 0
     return TopCandidates(
@@ -52,7 +55,10 @@ def count_within(block: Floats32, low: np.float32, high: np.float32) -> int:
 
 @compile_kernel
 def collect(row: Floats32, start: int, u: int, pairing: Pairing, top_k: int, work: TopCandidates) -> None:
-    """Collect the candidates that may be among the first K: running threshold, then compaction."""
+    """Collect candidates that may be among the first K.
+
+    A running threshold selects them; full lists are compacted.
+    """
     items, x = work.best_items[u], work.best_x[u]
     count, cut = work.best_count[u], work.best_cut[u]
     for begin in range(0, len(row), BLOCK):
@@ -73,9 +79,10 @@ def collect(row: Floats32, start: int, u: int, pairing: Pairing, top_k: int, wor
 
 @compile_kernel
 def _compact(u: int, pairing: Pairing, top_k: int, work: TopCandidates) -> None:
-    """Drop candidates that K others certainly beat; if many stay, drop those that K others beat exactly.
+    """Drop candidates certainly beaten by K others.
 
-    Items arrive by rising index and stay in this order, so a later item loses every tie.
+    If many stay, those which K others beat exactly are dropped too. Items arrive by rising index and stay
+    in this order, so a later item loses every tie.
     """
     count, bound = work.best_count[u], work.best_bound[u]
     if count <= top_k:
@@ -111,7 +118,10 @@ def _keep(u: int, kept: Bools, work: TopCandidates) -> None:
 def sort_best(
     users_u: Ints, pairing: Pairing, items_uc: Ints, count_u: Ints, top_k: int
 ) -> tuple[Ints, Floats]:
-    """Return the first K of each user's candidates (ascending rows of `items_uc`), by exact score."""
+    """Return each user's first K candidates by exact score.
+
+    Rows of `items_uc` ascend.
+    """
     top_items = np.full((len(users_u), top_k), -1, np.int64)
     top_scores = np.full((len(users_u), top_k), np.nan)
     for r in range(len(users_u)):
@@ -125,7 +135,10 @@ def sort_best(
 
 @compile_kernel
 def top_rows(scores_ri: Floats, top_k: int) -> tuple[Ints, Floats]:
-    """Return the first K of each row by score, then smaller index; NaN is not a candidate."""
+    """Return each row's first K by score, then smaller index.
+
+    NaN is not a candidate.
+    """
     if top_k == 0:
         return np.empty((len(scores_ri), 0), np.int64), np.empty((len(scores_ri), 0))
     top_items = np.full((len(scores_ri), top_k), -1, np.int64)
@@ -144,7 +157,7 @@ def top_rows(scores_ri: Floats, top_k: int) -> tuple[Ints, Floats]:
 
 @compile_kernel
 def top_lists(offsets_u: Ints, items_c: Ints, scores_c: Floats, top_k: int) -> tuple[Ints, Floats]:
-    """Return the first K of each ascending list by score, then smaller index."""
+    """Return each list's first K by score, then smaller index."""
     users = len(offsets_u) - 1
     top_items = np.full((users, top_k), -1, np.int64)
     top_scores = np.full((users, top_k), np.nan)

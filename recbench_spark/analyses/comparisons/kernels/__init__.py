@@ -1,1 +1,1 @@
-"""Comparisons of two models, or of two nights."""
+"""Arrays behind comparisons between two models, or two nights."""

@@ -1,9 +1,9 @@
-"""Agreement of an order of models with a true order: tests, intervals and noise of Kendall's tau-b.
+"""Agreement with a true order of models, by Kendall's tau-b.
 
-Steiger's test takes models for independent, although sizes of one family are nearly one model, and tau for
-Pearson's r; `swap_orders` needs only the first. Two
-bootstraps stand beside it: one draws families of models, the other draws users. A true order is measured
-on few users; `halve_users` says how well two halves of them agree.
+It has tests, intervals and noise. Steiger's test takes models as independent, although sizes of one family
+are nearly one model, and tau as Pearson's r; `swap_orders` needs only the first. Two bootstraps stand
+beside it: one draws model families, the other draws users. A true order is measured on few users;
+`halve_users` says how well two halves of them agree.
 
 Axes: m models, f families, u users, r replicates.
 """
@@ -27,22 +27,22 @@ from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.resampling import percentile_interval
 
 ROUNDING = 1e-12
-"""Difference of two leads that rounding can make."""
+"""Rounding can make two leads differ by so much."""
 
 STEPS = 60
-"""Halvings of an interval of length 1: its end is exact to 2^-60."""
+"""Halvings of an interval with length 1: its end is exact to 2^-60."""
 
 
 class Lead(NamedTuple):
-    """A method's agreement with the truth beside that of another method.
+    """One method's agreement with the truth beside another's.
 
     Attributes:
-        tau: tau-b of the method and the truth.
-        other: tau-b of the other method and the truth.
-        between: tau-b of both methods.
-        t: Williams' t of `tau - other`, with tau in place of r (Steiger 1980); NaN below 10 models.
+        tau: tau-b between the method and the truth.
+        other: tau-b between the other method and the truth.
+        between: tau-b between both methods.
+        t: Williams' t for `tau - other`, with tau in place of r (Steiger 1980); NaN below 10 models.
         p: one-tailed; small where the method agrees better.
-        models: number of models that all three have.
+        models: how many models all three have.
     """
 
     tau: float
@@ -54,7 +54,10 @@ class Lead(NamedTuple):
 
 
 def compare_with_truth(own_m: Floats, other_m: Floats, truth_m: Floats) -> Lead:
-    """Compare how well two methods agree with the truth, over the models that have all three numbers."""
+    """Compare how well two methods agree with the truth.
+
+    Only models with all three numbers count.
+    """
     table = np.stack([own_m, other_m, truth_m])
     own, other, truth = table[:, np.isfinite(table).all(axis=0)]
     if len(own) < 2:
@@ -64,16 +67,16 @@ def compare_with_truth(own_m: Floats, other_m: Floats, truth_m: Floats) -> Lead:
 
 
 EXACT_SWAPS = 12
-"""Most models for which all 2^m swaps are counted; for more, as many are drawn."""
+"""Most models with all 2^m swaps counted; for more, as many are drawn."""
 
 
 def swap_orders(own_m: Floats, other_m: Floats, truth_m: Floats, seed: int = 42) -> float:
-    """Return the one-tailed p of a lead in tau-b over another method, by swaps of places.
+    """Return the one-tailed p of a tau-b lead, by swaps.
 
-    If both methods are equally good, the places that they give to a model could be exchanged. So p is
-    the share of all ways to exchange them, model by model, in which the lead is at least as large (a paired
-    permutation test: Good 2005, section 3.6). All 2^m ways for up to 12 models, else 2^12 drawn ones.
-    NaN below two models, and where the methods or the truth tie all of them.
+    If both methods are equally good, the places they give to a model could be exchanged. So p is the share
+    of all ways to exchange them, model by model, in which the lead is at least as large (a paired
+    permutation test: Good 2005, section 3.6). All 2^m ways for up to 12 models, else 2^12 drawn ones. NaN
+    below two models, and where the methods or the truth tie all models.
     """
     table = np.stack([own_m, other_m, truth_m])
     own, other, truth = table[:, np.isfinite(table).all(axis=0)]
@@ -88,23 +91,28 @@ def swap_orders(own_m: Floats, other_m: Floats, truth_m: Floats, seed: int = 42)
         swapped_rm[0] = False
     kept, exchanged = np.where(swapped_rm, places[::-1, None], places[:, None])
     leads = compare_orders(kept, truth) - compare_orders(exchanged, truth)
-    # A way in which all models tie has no tau, and shows no lead.
+    # If a swap ties all models, it has no tau and shows no lead.
     return float((leads >= leads[0] - ROUNDING).mean()) if np.isfinite(leads[0]) else math.nan
 
 
 def _mean_places(value_m: Floats) -> Floats:
-    """Return the place of each value in ascending order; equal values share their mean place."""
+    """Return each value's place in ascending order.
+
+    Equal values share their mean place.
+    """
     signs = np.sign(np.subtract.outer(value_m, value_m))
     places: Floats = signs.sum(axis=1) / 2
     return places
 
 
 def find_visible_lead(other: float, between: float, models: int, level: float = 0.05) -> float:
-    """Return the smallest lead over the tau `other` whose one-tailed p is at most `level`; NaN if none is.
+    """Return the smallest significant lead over the tau `other`.
+
+    Its one-tailed p is at most `level`; NaN if no lead is significant.
 
     Args:
-        other: tau-b of the other method and the truth.
-        between: tau-b of both methods; large where they order models alike.
+        other: tau-b between the other method and the truth.
+        between: tau-b between both methods; large where they order models alike.
         models: number of models.
         level: largest p.
     """
@@ -112,7 +120,7 @@ def find_visible_lead(other: float, between: float, models: int, level: float = 
     def is_visible(lead: float) -> bool:
         return dependent_correlations(other + lead, other, between, models)[1] <= level
 
-    # Three correlations are possible together only up to this value of the first one.
+    # Three correlations are possible together only if the first one is at most this.
     reach = other * between + np.sqrt((1 - other**2) * (1 - between**2)) - other
     low, high = 0.0, float(reach)
     if not is_visible(high):
@@ -127,10 +135,10 @@ def find_visible_lead(other: float, between: float, models: int, level: float = 
 
 
 def draw_families(family_m: Sequence[str], replicates: int, seed: int) -> Ints:
-    """Draw as many families as there are, with replacement; return how often each model is drawn, (r, m).
+    """Draw families with replacement; count each model's draws, (r, m).
 
-    Models of one family are drawn together, so that the spread of the replicates is that between families
-    (a cluster bootstrap: Davison and Hinkley 1997, section 3.8).
+    As many families are drawn as there are. A family's models are drawn together, so the replicates spread
+    as families do (a cluster bootstrap: Davison and Hinkley 1997, section 3.8).
     """
     names, family_of_m = np.unique(np.asarray(family_m), return_inverse=True)
     draws = np.random.default_rng(seed).integers(len(names), size=(replicates, len(names)))
@@ -140,10 +148,10 @@ def draw_families(family_m: Sequence[str], replicates: int, seed: int) -> Ints:
 
 
 def compute_weighted_tau(x_m: Floats, y_m: Floats, weight_rm: npt.NDArray[Any]) -> Floats:
-    """Return tau-b of models that are there several times, (r,); NaN if all drawn ones are tied.
+    """Return tau-b with models occurring several times, (r,).
 
-    Copies of one model tie with each other in both orders and count in no pair. Sums are whole numbers
-    below 2^53, so float64 holds them.
+    NaN if all drawn ones are tied. A model's copies tie with each other in both orders and count in no
+    pair. Sums are whole numbers below 2^53, so float64 holds them.
     """
     weights = weight_rm.astype(np.float64)
     sign_x, sign_y = (np.sign(np.subtract.outer(v, v)) for v in (x_m, y_m))
@@ -162,27 +170,30 @@ def _sum_pairs(value_mm: Floats, weight_rm: Floats) -> Floats:
 
 
 def average_draws(value_um: Floats, weight_ru: npt.NDArray[Any]) -> Floats:
-    """Return the mean of each model over the drawn users, (r, m); NaN: a user does not count there."""
+    """Average each model over the drawn users, (r, m).
+
+    NaN: a user does not count there.
+    """
     valid = ~np.isnan(value_um)
     weights = weight_ru.astype(np.float64)
     return divide_sums(weights @ np.where(valid, value_um, 0.0), weights @ valid.astype(np.float64))
 
 
 def compare_orders(x_rm: Floats, y_m: Floats) -> Floats:
-    """Return tau-b of each order with one order, (r,)."""
+    """Return each order's tau-b with one order, (r,)."""
     return np.array([kendall_tau_b(x_m, y_m) for x_m in x_rm])
 
 
 def compare_draws(x_rm: Floats, y_rm: Floats) -> Floats:
-    """Return tau-b of two orders of each replicate, (r,)."""
+    """Return tau-b between two orders in each replicate, (r,)."""
     return np.array([kendall_tau_b(x_m, y_m) for x_m, y_m in zip(x_rm, y_rm, strict=True)])
 
 
 def halve_users(value_um: Floats, draws: int, seed: int) -> Floats:
-    """Return tau-b between the orders of models on two halves of the users, for each draw of halves, (r,).
+    """Return tau-b between two halves of the users, (r,).
 
-    It measures the noise of the truth. It is no upper limit: an order without noise agrees better with the
-    order of all users.
+    Each draw orders the models on both halves. It measures the truth's noise. It is no upper limit: an
+    order without noise agrees better with the order on all users.
     """
     counted_um = value_um[~np.isnan(value_um).all(axis=1)]
     rng = np.random.default_rng(seed)
@@ -198,13 +209,13 @@ def halve_users(value_um: Floats, draws: int, seed: int) -> Floats:
 
 
 class Spread(NamedTuple):
-    """Replicates of a difference: the share at or below 0, the interval, and the visible difference.
+    """A difference's replicates in summary.
 
     Attributes:
-        below: share of replicates at or below 0, with the +1 of a randomisation test.
-        low, high: percentile interval of 95 %.
+        below: share of replicates at or below 0, with the +1 for a randomisation test.
+        low, high: percentile interval, 95 %.
         error: standard deviation.
-        visible: true difference that is found with a chance of 80 % at a level of 5 %.
+        visible: true difference shown with a chance of 80 % at a level of 5 %.
     """
 
     below: float
@@ -215,7 +226,7 @@ class Spread(NamedTuple):
 
 
 def summarise_spread(difference_r: Floats) -> Spread:
-    """Describe the replicates that have a value; NaN for fewer than two."""
+    """Describe replicates with a value; NaN for fewer than two."""
     known = difference_r[np.isfinite(difference_r)]
     if len(known) < 2:
         return Spread(*[float("nan")] * 5)

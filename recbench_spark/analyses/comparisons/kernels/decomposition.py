@@ -1,12 +1,13 @@
-"""The change of a mean between two nights, split into other users and other results for the same users.
+"""A mean's change between two nights, split in two.
 
-With shares s and means m of groups g on two nights (1, 2) and c the mean of both totals,
+One part is due to other users, one to other results for the same users. With shares s and means m for
+groups g on two nights (1, 2) and c the mean of both totals,
 
     M2 - M1 = sum_g (s2 - s1) ((m1 + m2) / 2 - c)  +  sum_g (m2 - m1) (s1 + s2) / 2,
 
-the change of mix and the change within, exactly (Kitagawa 1955, "Components of a difference between
-two rates"; c changes no sum, since shares add up to 1, and gives a group's part a meaning).
-State: users and exact sums of each group; all arithmetic is in fractions.
+the change in mix and the change within, exactly (Kitagawa 1955, "Components of a difference between two
+rates"; c changes no sum, since shares add up to 1, and gives a group's part a meaning). State: each group's
+users and exact sum; all arithmetic is in fractions.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from fractions import Fraction
 from recbench_spark.errors import DataError
 
 Group = tuple[int, int]
-"""Users, and the sum of their values in units of 2^-52 (high * 2^32 + low of `exact_sums`)."""
+"""Users, and their summed values in units of 2^-52 (high * 2^32 + low from `exact_sums`)."""
 
 UNIT = Fraction(1, 1 << 52)
 
 
 @dataclass(frozen=True)
 class Change:
-    """A group's part of the change of the mean; a mean is None if the group has no users that night."""
+    """A group's part in the mean's change.
+
+    A mean is None if the group has no users that night.
+    """
 
     group: str
     share_before: Fraction
@@ -37,15 +41,18 @@ class Change:
 
 
 def whole_number(high: int, low: int) -> int:
-    """Combine a pair of `resampling.exact_sums` into one number of units of 2^-52."""
+    """Combine a pair from `resampling.exact_sums` into 2^-52 units."""
     return (int(high) << 32) + int(low)
 
 
 def split(before: Mapping[str, Group], after: Mapping[str, Group]) -> list[Change]:
-    """Return the change of every group, by name; mix and within of all add up to the change of the mean.
+    """Return every group's change, by name.
 
-    A group that exists on one night only changes the mix alone. Raises DataError for a night without
-    users.
+    Over all groups, mix and within add up to the mean's change. A group present on one night only changes
+    the mix alone.
+
+    Raises:
+        DataError: a night has no users.
     """
     first, second = _total(before, "before"), _total(after, "after")
     centre = (_mean(first) + _mean(second)) / 2

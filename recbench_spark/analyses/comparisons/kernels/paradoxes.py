@@ -1,7 +1,8 @@
-"""Simpson's paradox: parts and whole disagree about which of two models is better.
+"""Simpson's paradox: parts and whole disagree about two models.
 
-Two questions: do the strata oppose the whole (`kinds`)? And, without chosen strata, how few items or
-users decide the verdict (`Flip`)? Axes: x comparisons, s strata, n items or users, b buckets.
+Which one is better? Two questions: do the strata oppose the whole (`kinds`)? And, without chosen strata,
+how few items or users decide the verdict (`Flip`)? Axes: x comparisons, s strata, n items or users, b
+buckets.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ KINDS = ("none", "partial", "reversal", "full")
 stratified estimate does; all strata do. The last true one counts; a difference of 0 opposes nothing."""
 
 BITS = 30
-"""Contributions are rounded to multiples of 2^-30, so that they add up exactly."""
+"""Contributions are rounded to multiples of 2^-30 and so add up exactly."""
 
 SHIFTS = (40, 28, 14, 0)
 """Bits dropped in each pass of the distributed search: at most 2^14 buckets a pass."""
 
 
 def kinds(whole_x: Floats, stratified_x: Floats, strata_xs: Floats) -> Ints:
-    """Return the index into KINDS of each comparison from differences between two models, int64 (x,).
+    """Return each comparison's index into KINDS, int64 (x,).
 
-    whole_x: over everyone; stratified_x: the stratified estimate; strata_xs: in each stratum, NaN
-    where the stratum is empty.
+    Arguments are differences between two models. whole_x: over everyone; stratified_x: the stratified
+    estimate; strata_xs: in each stratum, NaN where the stratum is empty.
     """
     sign = np.sign(whole_x)
     known = ~np.isnan(strata_xs)
@@ -42,14 +43,14 @@ def kinds(whole_x: Floats, stratified_x: Floats, strata_xs: Floats) -> Ints:
 def intervals_oppose(
     whole_low_x: Floats, whole_high_x: Floats, other_low_x: Floats, other_high_x: Floats
 ) -> npt.NDArray[np.bool_]:
-    """Return true if both intervals of a disagreement exclude 0, on opposite sides."""
+    """Tell whether both intervals exclude 0, on opposite sides."""
     up_down = (whole_low_x > 0) & (other_high_x < 0)
     down_up = (whole_high_x < 0) & (other_low_x > 0)
     return np.asarray(up_down | down_up)
 
 
 def opposing_share(whole_x: Floats, strata_xs: Floats, size_xs: npt.NDArray[Any]) -> Floats:
-    """Return the share of the interactions in strata that oppose the whole, (x,)."""
+    """Return the interactions' share in strata opposing the whole, (x,)."""
     size = np.asarray(size_xs, dtype=np.float64)
     against = (np.sign(strata_xs) * np.sign(whole_x)[:, None]) < 0
     share: Floats = (size * against).sum(axis=1) / size.sum(axis=1)
@@ -58,16 +59,20 @@ def opposing_share(whole_x: Floats, strata_xs: Floats, size_xs: npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class Flip:
-    """The smallest set whose removal changes the sign of a sum: the largest contributions to it.
+    """The smallest set whose removal changes a sum's sign.
 
-    count: number of members to remove; all with a value above `threshold`, and `at_threshold` of those
-    equal to it (which of them does not matter: smaller id first)
-    removed, total: the removed sum and the whole sum, in the direction of the verdict
+    The set has the largest contributions to the sum.
 
-    Contributions must be additive: the difference between two models is their sum, or their sum
-    divided by a number that removal does not change (hits, DCG, or quotients with fixed denominators) or
-    keeps positive (a mean over users). They are rounded to 2^-30 and added as whole numbers. Taking
-    the largest first is optimal: no other set of as many removes more.
+    Attributes:
+        count: how many members to remove.
+        threshold, at_threshold: all members with a value above `threshold` are removed, and `at_threshold`
+            members equal to it (which of them does not matter: smaller id first).
+        removed, total: the removed sum and the whole sum, in the verdict's direction.
+
+    Contributions must be additive: the difference between two models is their sum, or their sum divided by
+    a number. Removal must not change this number (hits, DCG, or quotients with fixed denominators) or must
+    keep it positive (a mean over users). They are rounded to 2^-30 and added as whole numbers. Taking the
+    largest first is optimal: no other equally large set removes more.
     """
 
     count: int
@@ -78,18 +83,27 @@ class Flip:
 
 
 def to_fixed_point(contribution_n: Floats) -> Ints:
-    """Convert contributions to multiples of 2^-30, int64 (n,), whose sums are exact."""
+    """Convert contributions to multiples of 2^-30, int64 (n,).
+
+    Their sums are exact.
+    """
     return np.rint(np.asarray(contribution_n, dtype=np.float64) * 2.0**BITS).astype(np.int64)
 
 
 def buckets(value_n: Ints, shift: int) -> Ints:
-    """Return the bucket of each directed contribution in a pass: its bits above `shift`."""
+    """Return each contribution's bucket: its bits above `shift`.
+
+    Contributions are directed.
+    """
     return value_n >> shift
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """The bucket in which the running sum of a pass exceeds the goal, and the totals above it."""
+    """The bucket where a pass's running sum exceeds the goal.
+
+    Above it lie `count` members with the sum `removed`.
+    """
 
     bucket: int
     count: int
@@ -103,16 +117,17 @@ def crossing(
     goal: int,
     above: Crossing | None = None,
 ) -> Crossing | None:
-    """Return the bucket of positive contributions that crosses the goal, in one pass of the search.
+    """Return the positive bucket that crosses the goal.
 
-    Pass j groups directed (`to_fixed_point` times the verdict's sign) positive contributions inside the
-    earlier bucket by `buckets(., SHIFTS[j])` and returns the number and sum of each group, at most 2^14
-    rows. After the last pass, call `resolve`. None: the sum of all of them does not exceed the goal.
+    This is one pass of the search. Pass j groups directed (`to_fixed_point` times the verdict's sign)
+    positive contributions inside the earlier bucket by `buckets(., SHIFTS[j])` and returns each group's
+    number and sum, at most 2^14 rows. After the last pass, call `resolve`. None: the sum of all
+    contributions does not exceed the goal.
 
     Args:
         bucket_b, count_b, sum_b: buckets in any order, their members and exact sums.
-        goal: the whole sum, in the direction of the verdict.
-        above: members and sum of earlier passes.
+        goal: the whole sum, in the verdict's direction.
+        above: members and sum from earlier passes.
     """
     order = np.argsort(-np.asarray(bucket_b, dtype=np.int64), kind="stable")
     count, removed = (above.count, above.removed) if above else (0, 0)
@@ -124,7 +139,10 @@ def crossing(
 
 
 def resolve(last: Crossing, goal: int) -> Flip:
-    """Return the answer after the last pass, whose bucket is one value."""
+    """Return the answer after the last pass.
+
+    Its bucket is one value.
+    """
     at = (goal - last.removed) // last.bucket + 1
     removed = last.removed + at * last.bucket
     return Flip(last.count + at, last.bucket * 2.0**-BITS, at, removed * 2.0**-BITS, goal * 2.0**-BITS)

@@ -1,10 +1,10 @@
-"""Significance of the differences between models: tests of all pairs from sums over users.
+"""Significance of differences between models, from sums over users.
 
-Users are never moved. A batch of users adds to a small array (m models): `pair_sums` for means and
-t-tests of all pairs, `resampling.bootstrap_sums` for the paired bootstrap, `sign_sums` for the
+All pairs are tested. Users are never moved. A user batch adds to a small array (m models): `pair_sums` for
+means and t-tests of all pairs, `resampling.bootstrap_sums` for the paired bootstrap, `sign_sums` for the
 randomisation test (one draw of weights or signs serves every pair), a histogram of differences for
-Wilcoxon's test. All are whole numbers: any order and partitioning gives the same bits.
-Axes: u users, m models (pairs a, b: a minus b), r replicates, d different differences, t looks.
+Wilcoxon's test. All are whole numbers: any order and partitioning gives the same bits. Axes: u users, m
+models (pairs a, b: a minus b), r replicates, d different differences, t looks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from recbench_spark.core.resampling import BLOCK, BOOTSTRAP_BITS, MASK, percenti
 from recbench_spark.errors import DataError
 
 PLANES = 9
-"""Number of arrays (m, m) of `pair_sums`."""
+"""How many arrays (m, m) `pair_sums` has."""
 
 HALF_BITS = 15
 """A value is high 2^-15 + low 2^-30: products of halves add up exactly in float64."""
@@ -37,27 +37,30 @@ LARGEST = 16.0
 """Largest allowed value: sums over 33 million users then fit in int64 (values up to 1: 8 billion)."""
 
 SIGNS_SALT = 0x5369676E73
-"""Makes the signs of the randomisation test independent of the weights of the bootstrap."""
+"""Makes the signs in the randomisation test independent from the bootstrap weights."""
 
 EXACT_USERS = 50
-"""Largest number of users with an exact Wilcoxon p: 2^50 sign patterns, which float64 counts exactly."""
+"""Most users with an exact Wilcoxon p: 2^50 sign patterns, which float64 counts exactly."""
 
 DIFFERENCE_BITS = 16
 """Differences are rounded to 2^-16 before they are counted for Wilcoxon's test."""
 
 
 def pair_sums(values_um: Floats) -> Ints:
-    """Return sums from which all paired t-tests follow: int64 (9, m, m), to be added over batches.
+    """Return sums behind all paired t-tests: int64 (9, m, m).
 
-    NaN: the user is left out of that model; pairs use the users of both models. Cost u m^2 products.
-    Values are rounded to 2^-30. Raises DataError for values above 16; tests do not change where all
-    models' values are divided by one number.
+    Add them over batches. NaN: the user is left out for that model; pairs use the users of both models.
+    Cost u m^2 products. Values are rounded to 2^-30. Tests do not change if all models' values are divided
+    by one number.
+
+    Raises:
+        DataError: a value above 16.
     """
     m = values_um.shape[1]
     total = np.zeros((PLANES, m, m), dtype=np.int64)
     for start in range(0, len(values_um), BLOCK):
         block = values_um[start : start + BLOCK]
-        # Most definitions leave a user out of all models or of none.
+        # Most definitions leave a user out for all models or for none.
         total += _block_sums(block[~np.isnan(block).all(axis=1)])
     return total
 
@@ -81,13 +84,16 @@ def _block_sums(values_um: Floats) -> Ints:
 def _sum_over_valid(part_um: Floats, valid_um: Floats) -> Ints:
     if not valid_um.all():
         return _exact_product(part_um, valid_um)
-    # These sums need no product. They are in int64, since squares of many users may exceed 2^53.
+    # These sums need no product. They are in int64, since many users' squares may exceed 2^53.
     total = part_um.astype(np.int64).sum(axis=0)
     return np.repeat(total[:, None], part_um.shape[1], axis=1)
 
 
 def _exact_product(left_um: Floats, right_um: Floats) -> Ints:
-    """Return left' right in whole numbers, in slices whose sums stay below 2^53."""
+    """Return left' right in whole numbers.
+
+    Slices keep their sums below 2^53.
+    """
     largest = max(np.abs(left_um).max(initial=1.0) * np.abs(right_um).max(initial=1.0), 1.0)
     step = max(1, int(2.0**53 / largest))
     total = np.zeros((left_um.shape[1], right_um.shape[1]), dtype=np.int64)
@@ -99,10 +105,11 @@ def _exact_product(left_um: Floats, right_um: Floats) -> Ints:
 
 @dataclass(frozen=True)
 class PairedTests:
-    """Tests of all pairs, (m, m) each: users, mean of a - b, its standard error, t, two-sided p, effect.
+    """Student's paired test for all pairs, (m, m) each.
 
-    effect: Cohen's d_z, the mean difference over its standard deviation. t, p and effect are NaN
-    below two users, and if all users have the same difference.
+    Users, mean of a - b, its standard error, t, two-sided p, effect. effect: Cohen's d_z, the mean
+    difference over its standard deviation. t, p and effect are NaN below two users, and if all users have
+    the same difference.
     """
 
     users: Ints
@@ -113,20 +120,23 @@ class PairedTests:
     effect: Floats
 
     def interval(self, level: float = 0.95) -> tuple[Floats, Floats]:
-        """Return Student's interval of the mean difference."""
+        """Return Student's interval for the mean difference."""
 
         reach = stdtrit(np.maximum(self.users - 1, 1), (1 + level) / 2) * self.error
         return self.mean - reach, self.mean + reach
 
 
 def student_half_width(values: Sequence[float], level: float = 0.95) -> float:
-    """Return half of Student's interval of the mean of a few values, such as seeds; NaN below two."""
+    """Return half of Student's interval for a mean.
+
+    Meant for a few values, such as seeds; NaN below two.
+    """
     n = len(values)
     return float(stdtrit(n - 1, (1 + level) / 2) * np.std(values, ddof=1) / np.sqrt(n)) if n > 1 else np.nan
 
 
 def paired_t(sums: Ints) -> PairedTests:
-    """Compute Student's paired t-test of every pair from `pair_sums`."""
+    """Compute Student's paired t-test for every pair from `pair_sums`."""
     n, total, squares = sums[0].astype(np.float64), _totals(sums), _squares(sums)
     # Python's whole numbers: n sum d^2 - (sum d)^2 is exactly 0 if all users have the same difference.
     spread = (sums[0].astype(object) * squares - total * total).astype(np.float64) * UNIT**2
@@ -156,7 +166,10 @@ def _squares(sums: Ints) -> npt.NDArray[Any]:
 
 
 def same_users(sums: Ints) -> Bools:
-    """Return (m, m) true for pairs averaged over the same users: others have no paired bootstrap."""
+    """Mark pairs averaged over the same users, (m, m).
+
+    Other pairs have no paired bootstrap.
+    """
     own = np.diagonal(sums[0])
     return np.asarray((sums[0] == own) & (sums[0] == own[:, None]))
 
@@ -164,11 +177,12 @@ def same_users(sums: Ints) -> Bools:
 def bootstrap_pairs(
     sums_rm: Ints, totals_rm: Ints, mean_m: Floats, level: float = 0.95
 ) -> tuple[Floats, Floats, Floats]:
-    """Return percentile interval and two-sided p of all pairs, (m, m) each, from `bootstrap_sums`.
+    """Return bootstrap intervals and two-sided p, (m, m) each.
 
-    The p-value is how often |d* - d| >= |d|, with the +1 (Efron and Tibshirani 1993, section 16.4;
-    Davison and Hinkley 1997, section 4.2). NaN for pairs with different totals of weights: they were
-    averaged over different users. Holds (r, m) numbers at a time.
+    They are percentile intervals for all pairs, from `bootstrap_sums`. The p-value is how often |d* - d| >=
+    |d|, with the +1 (Efron and Tibshirani 1993, section 16.4; Davison and Hinkley 1997, section 4.2). NaN
+    for pairs with different total weights: they were averaged over different users. Holds (r, m) numbers at
+    a time.
     """
     m = sums_rm.shape[1]
     low, high, p = np.full((3, m, m), np.nan)
@@ -185,7 +199,10 @@ def bootstrap_pairs(
 
 
 def random_signs(keys: npt.NDArray[Any], replicates: int, seed: int) -> npt.NDArray[np.int8]:
-    """Draw signs -1 or 1 of users: int8 (u, r), a function of (key, replicate, seed)."""
+    """Draw users' signs -1 or 1: int8 (u, r).
+
+    They are a function of (key, replicate, seed).
+    """
     if keys.dtype not in (np.int64, np.uint64):
         raise DataError(f"keys are {keys.dtype}, not int64 or uint64", "hash the user ids to int64")
     signs = np.empty((len(keys), replicates), dtype=np.int8)
@@ -207,10 +224,10 @@ def _fill_signs(keys: npt.NDArray[np.uint64], seed: np.uint64, signs: npt.NDArra
 
 
 def sign_sums(keys: npt.NDArray[Any], values_um: Floats, replicates: int, seed: int) -> Ints:
-    """Return sums of sign x value, int64 (r + 1, m) in units of 2^-30, to be added; row 0 has all signs 1.
+    """Sum sign x value: int64 (r + 1, m) in 2^-30 units.
 
-    One user has one sign for all models, so the sum of sign x (a - b) is the difference of two
-    columns. NaN counts as 0.
+    Add these over batches; row 0 has all signs 1. One user has one sign for all models, so the sum of sign
+    x (a - b) is the difference between two columns. NaN counts as 0.
     """
     fixed = np.rint(np.where(np.isnan(values_um), 0.0, values_um) * 2.0**BOOTSTRAP_BITS)
     sums = np.zeros((replicates + 1, values_um.shape[1]), dtype=np.int64)
@@ -224,10 +241,11 @@ def sign_sums(keys: npt.NDArray[Any], values_um: Floats, replicates: int, seed: 
 
 
 def randomisation_p(sums_rm: Ints, same_ab: Bools | None = None) -> Floats:
-    """Return the two-sided p of every pair, (m, m), from `sign_sums`: (1 + #{|T*| >= |T|}) / (1 + r).
+    """Return every pair's two-sided p, (m, m), from `sign_sums`.
 
-    Exact comparison of whole numbers. same_ab: from `same_users`; other pairs are NaN. Source: Fisher
-    1935; the +1: Phipson and Smyth 2010, "Permutation p-values should never be zero".
+    It is (1 + #{|T*| >= |T|}) / (1 + r). Exact comparison of whole numbers. same_ab: from `same_users`;
+    other pairs are NaN. Source: Fisher 1935; the +1: Phipson and Smyth 2010, "Permutation p-values should
+    never be zero".
     """
     m = sums_rm.shape[1]
     p = np.empty((m, m))
@@ -239,7 +257,10 @@ def randomisation_p(sums_rm: Ints, same_ab: Bools | None = None) -> Floats:
 
 @dataclass(frozen=True)
 class Wilcoxon:
-    """Sum of ranks of the positive differences, its z (NaN if p is exact), two-sided p, ranked users."""
+    """Signed-rank test, from the ranks of positive differences.
+
+    It has their sum, z (NaN if p is exact), two-sided p, and the ranked users.
+    """
 
     positive: float
     z: float
@@ -248,7 +269,10 @@ class Wilcoxon:
 
 
 def difference_steps(difference_u: Floats) -> Ints:
-    """Return differences as multiples of 2^-16, int64 (u,), for the histogram of `wilcoxon`."""
+    """Return differences as multiples of 2^-16, int64 (u,).
+
+    `wilcoxon` takes their histogram.
+    """
     return np.rint(np.asarray(difference_u, dtype=np.float64) * 2.0**DIFFERENCE_BITS).astype(np.int64)
 
 
@@ -257,14 +281,14 @@ def wilcoxon(
     users_d: npt.NDArray[Any],
     zeros: Literal["wilcox", "pratt"] = "wilcox",
 ) -> Wilcoxon:
-    """Compute the signed-rank test from the number of users of each difference (any unit, any order).
+    """Compute the signed-rank test from each difference's users.
 
-    Ties share their mean rank. wilcox: zeros are left out; pratt: they are ranked, then left out. The
-    p-value is exact up to 50 ranked users, given the ties: the share of all 2^n patterns of signs at
-    least as extreme, twice the smaller tail. scipy counts them so up to 13 users with ties or zeros and
-    up to 50 without; from 14 to 50 with ties its default is the normal approximation, and p here is still
-    exact. Beyond 50 users it is normal with the tie correction and without a correction for continuity,
-    as in scipy. p is 1 if all differences are 0.
+    Differences may have any unit and order. Ties share their mean rank. wilcox: zeros are left out; pratt:
+    they are ranked, then left out. The p-value is exact up to 50 ranked users, given the ties: the share of
+    all 2^n sign patterns at least as extreme, twice the smaller tail. scipy counts them so up to 13 users
+    with ties or zeros and up to 50 without; from 14 to 50 with ties its default is the normal
+    approximation, and p here is still exact. Beyond 50 users it is normal with the tie correction and
+    without a correction for continuity, as in scipy. p is 1 if all differences are 0.
     """
     size, back = np.unique(np.abs(difference_d), return_inverse=True)
     users = np.asarray(users_d, dtype=np.float64)
@@ -287,7 +311,10 @@ def wilcoxon(
 
 
 def _normal_wilcoxon(positive: float, count_d: Floats, counted_d: Bools, zero: float) -> Wilcoxon:
-    """Use the normal distribution; `zero` of the ranks are zeros (Pratt 1959), ties by Cureton 1967."""
+    """Use the normal distribution.
+
+    `zero` ranks are zeros (Pratt 1959), ties by Cureton 1967.
+    """
     every = float(count_d.sum())
     mean = (every * (every + 1) - zero * (zero + 1)) / 4
     tied = count_d[counted_d]
@@ -298,9 +325,9 @@ def _normal_wilcoxon(positive: float, count_d: Floats, counted_d: Bools, zero: f
 
 
 def _exact_wilcoxon(positive: int, rank_n: Ints) -> float:
-    """Return 2 min(P(T <= t), P(T >= t)) by counting the subsets of the ranks with each sum.
+    """Return 2 min(P(T <= t), P(T >= t)), by counting rank subsets.
 
-    positive, rank_n: doubled, so that mean ranks of ties are whole numbers
+    Subsets are counted by their sum. positive, rank_n: doubled: mean ranks of ties are then whole numbers.
     """
     ways = np.zeros(int(rank_n.sum()) + 1)
     ways[0] = 1.0
@@ -311,12 +338,18 @@ def _exact_wilcoxon(positive: int, rank_n: Ints) -> float:
 
 
 def holm(p_x: Floats) -> Floats:
-    """Adjust p-values to bound the chance of any false finding (Holm 1979); NaN stays out."""
+    """Adjust p-values to bound the chance of any false finding.
+
+    NaN stays out. Source: Holm 1979.
+    """
     return _adjust_p(p_x, lambda p: np.maximum.accumulate(p * np.arange(len(p), 0, -1)))
 
 
 def benjamini_hochberg(p_x: Floats) -> Floats:
-    """Adjust p-values to bound the share of false findings (1995); NaN stays out."""
+    """Adjust p-values to bound the share of false findings.
+
+    NaN stays out. Source: Benjamini and Hochberg 1995.
+    """
 
     def step_up(p: Floats) -> Floats:
         scaled = p * len(p) / np.arange(1, len(p) + 1)
@@ -326,7 +359,7 @@ def benjamini_hochberg(p_x: Floats) -> Floats:
 
 
 def _adjust_p(p_x: Floats, function: Any) -> Floats:
-    """Apply `function` to the p-values in ascending order, put them back in place, at most 1."""
+    """Apply `function` to ascending p-values, put back, at most 1."""
     flat = np.asarray(p_x, dtype=np.float64).reshape(-1)
     known = np.flatnonzero(~np.isnan(flat))
     order = known[np.argsort(flat[known], kind="stable")]
@@ -336,7 +369,7 @@ def _adjust_p(p_x: Floats, function: Any) -> Floats:
 
 
 def practical_verdict(low: float, high: float, minimum: float) -> str:
-    """Compare the interval of a difference with the smallest difference that matters.
+    """Compare a difference's interval with the smallest relevant difference.
 
     better, worse: the interval lies wholly beyond +-minimum; equivalent: wholly within; else unclear.
     """
@@ -346,14 +379,18 @@ def practical_verdict(low: float, high: float, minimum: float) -> str:
 
 
 def minimum_detectable(error: float, level: float = 0.95, power: float = 0.8) -> float:
-    """Return the true difference that a test with this standard error finds with this chance."""
+    """Return the smallest true difference shown by such a test.
+
+    error: the test's standard error; power: the chance to show it.
+    """
     return float(ndtri((1 + level) / 2) + ndtri(power)) * error
 
 
 def kendall_tau_b(x_m: npt.NDArray[Any], y_m: npt.NDArray[Any]) -> float:
-    """Return the agreement of two rankings of m models by tau-b (Kendall 1945); NaN if all are tied.
+    """Return the tau-b agreement between two rankings of m models.
 
-    The arithmetic is in whole numbers until the division; m^2 comparisons.
+    NaN if all are tied. The arithmetic is in whole numbers until the division; m^2 comparisons. Source:
+    Kendall 1945.
     """
     upper = np.triu_indices(len(x_m), 1)
     sign_x, sign_y = (np.sign(np.subtract.outer(v, v))[upper].astype(np.int64) for v in (x_m, y_m))
@@ -362,16 +399,17 @@ def kendall_tau_b(x_m: npt.NDArray[Any], y_m: npt.NDArray[Any]) -> float:
 
 
 FEWEST_MODELS = 10
-"""Models from which Williams' test is used with tau. With fewer it errs: where two methods are equally good
-it says p <= .05 in 17 % of 4,000 draws with 6 models and in 8 % with 8, and in at most 5 % from 10 on."""
+"""Fewest models for Williams' test with tau. With fewer it errs: where two methods are equally good it says
+p <= .05 in 17 % of 4,000 draws with 6 models and in 8 % with 8, and in at most 5 % from 10 on."""
 
 
 def dependent_correlations(r_xy: float, r_xz: float, r_yz: float, n: int) -> tuple[float, float]:
-    """Return Williams' t (Steiger 1980, eq. 7) of r_xy - r_xz and its one-tailed p with n - 3 degrees.
+    """Return Williams' t for r_xy - r_xz, and one-tailed p.
 
-    x is the reference of both y and z (the open loop), n the number of models; a small p: y agrees
-    better with x than z does. Callers give tau in place of Pearson's r, which is an approximation; for few
-    models there is `agreement.swap_orders`. NaN for n < FEWEST_MODELS and for impossible correlations.
+    It has n - 3 degrees of freedom (Steiger 1980, eq. 7). x is the reference for both y and z (the open
+    loop), n the number of models; a small p: y agrees better with x than z does. Callers give tau in place
+    of Pearson's r, an approximation; for few models there is `agreement.swap_orders`. NaN for n <
+    FEWEST_MODELS and for impossible correlations.
     """
     determinant = 1 - r_xy**2 - r_xz**2 - r_yz**2 + 2 * r_xy * r_xz * r_yz
     mean = (r_xy + r_xz) / 2
@@ -387,16 +425,18 @@ def dependent_correlations(r_xy: float, r_xz: float, r_yz: float, n: int) -> tup
 def sequence_interval(
     mean: float, deviation: float, n: int, planned: int, level: float = 0.95
 ) -> tuple[float, float]:
-    """Return an asymptotic confidence sequence: it holds at all looks together, at any number of looks.
+    """Return an asymptotic confidence sequence, valid at all looks.
 
-    mean -+ deviation sqrt(2 (n rho^2 + 1) / (n^2 rho^2) ln(sqrt(n rho^2 + 1) / (1 - level))), narrowest
-    near `planned`. Source: Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas 2024, "Time-uniform
-    central limit theory and asymptotic confidence sequences", section 2 (Robbins' mixture).
+    It holds at all looks together, at any number of looks: mean -+ deviation sqrt(2 (n rho^2 + 1) / (n^2
+    rho^2) ln(sqrt(n rho^2 + 1) / (1 - level))), narrowest near `planned`. Source: Waudby-Smith, Arbour,
+    Sinha, Kennedy and Ramdas 2024, "Time-uniform central limit theory and asymptotic confidence sequences",
+    section 2 (Robbins' mixture).
 
     Args:
-        mean, deviation: of the paired differences of all users seen so far, over all nights.
+        mean, deviation: of the paired differences for all users seen so far, over all nights.
         n: number of these differences; a user seen again on the same data adds nothing new.
         planned: number at which the interval should be narrowest; must not depend on the data.
+        level: the interval's level.
     """
     alpha = 1 - level
     rho = sequence_rho(planned, alpha)
@@ -406,5 +446,8 @@ def sequence_interval(
 
 
 def sequence_rho(planned: int, alpha: float) -> float:
-    """Return the rho of the narrowest sequence near n = planned: sqrt((-2 ln a + ln(1 - 2 ln a)) / n)."""
+    """Return the rho for the narrowest interval near n = planned.
+
+    It is sqrt((-2 ln a + ln(1 - 2 ln a)) / n).
+    """
     return math.sqrt((-2 * math.log(alpha) + math.log(1 - 2 * math.log(alpha))) / planned)

@@ -1,8 +1,8 @@
-"""Crossings of two learning curves: the number of given ratings at which to switch the system.
+"""Crossings of two learning curves: where to switch systems.
 
-The switching system uses A up to tau given ratings, and B from then on. Its mean over the points is largest
-at the crossing. Axes: u users, b bootstrap replicates, l points, t places to switch (0: before the first
-point; l: behind the last one).
+The place is a number of given ratings. The switching system uses A up to tau given ratings, and B from then
+on. Its mean over the points is largest at the crossing. Axes: u users, b bootstrap replicates, l points, t
+places to switch (0: before the first point; l: behind the last one).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from recbench_spark.core.resampling import bootstrap_sums, mean_and_error, momen
 from recbench_spark.metrics.kernels.learning_curves import point_weights
 
 MOST_AT_ENDS = 0.05
-"""Share of replicates that switch before the first or behind the last point, from which on no crossing is
-shown."""
+"""If so many replicates (a share) switch before the first or behind the last point, no crossing is shown.
+"""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class SwitchPoint:
 
     Attributes:
         swapped: true if the second system comes first.
-        place: number of points of the system that comes first.
-        given: the largest number of given ratings at which the first one is used; 0: never.
-        value: mean over the points of the system that switches there.
+        place: how many points the first system has.
+        given: the largest number of given ratings where the first one is used; 0: never.
+        value: the switching system's mean over the points.
     """
 
     swapped: bool
@@ -43,15 +43,14 @@ class SwitchPoint:
 
 @dataclass(frozen=True)
 class CurveCrossing:
-    """A crossing with its uncertainty over users.
+    """Place where two curves cross, with its uncertainty over users.
 
     Attributes:
         switch: the best place on all users.
-        low: lower end of the percentile interval of the place, as a number of given ratings.
+        low: lower end of the place's percentile interval, as a number of given ratings.
         high: upper end.
-        sign_changes: how often the difference of the curves changes its sign.
-        share_at_ends: share of the replicates whose best place is before the first or behind the last
-            point.
+        sign_changes: how often the curves' difference changes its sign.
+        share_at_ends: share of replicates whose best place is before the first or behind the last point.
     """
 
     switch: SwitchPoint
@@ -73,7 +72,9 @@ class CurveCrossing:
 
 
 def find_switch(first_l: Floats, second_l: Floats, given: Sequence[int]) -> SwitchPoint:
-    """Find the order and the place with the largest mean; of equal ones, the smallest place.
+    """Find the order and place with the largest mean.
+
+    Among equal ones, the smallest place counts.
 
     >>> import numpy as np
     >>> find_switch(np.array([0.3, 0.3, 0.3]), np.array([0.1, 0.4, 0.5]), [1, 2, 3])
@@ -86,7 +87,9 @@ def find_switch(first_l: Floats, second_l: Floats, given: Sequence[int]) -> Swit
 def find_place(
     before_l: Floats, after_l: Floats, given: Sequence[int], *, swapped: bool = False
 ) -> SwitchPoint:
-    """Find the smallest place with the largest mean, where the order of the systems is given.
+    """Find the smallest place with the largest mean.
+
+    The systems' order is given.
 
     >>> import numpy as np
     >>> find_place(np.array([0.1, 0.4, 0.5]), np.array([0.3, 0.3, 0.3]), [1, 2, 3]).given
@@ -99,7 +102,10 @@ def find_place(
 
 
 def _best_places(before_bl: Floats, after_bl: Floats, weights_l: Floats) -> Ints:
-    """Return the smallest place t that maximises sum_{l <= t} before + sum_{l > t} after, (b,)."""
+    """Return the smallest best place t for each replicate, (b,).
+
+    It maximises sum_{l <= t} before + sum_{l > t} after.
+    """
     gains_bl = np.cumsum((before_bl - after_bl) * weights_l, axis=1)
     gains_bt = np.column_stack([np.zeros(len(gains_bl)), gains_bl])
     places_b: Ints = np.argmax(gains_bt, axis=1).astype(np.int64)
@@ -115,10 +121,11 @@ def find_crossing(
     *,
     level: float = 0.95,
 ) -> CurveCrossing:
-    """Find the crossing of two mean curves, and its interval from the curves of bootstrap replicates.
+    """Find where two mean curves cross, with an interval.
 
-    The ends of the interval are places of replicates, rounded outwards (Efron and Tibshirani 1993, section
-    13.3). All replicates keep the order of the systems that is best on all users.
+    It comes from bootstrap replicates of the curves. The interval's ends are places in replicates, rounded
+    outwards (Efron and Tibshirani 1993, section 13.3). All replicates keep the systems in the best order
+    for all users.
     """
     switch = find_switch(first_l, second_l, given)
     pair = (second_bl, first_bl) if switch.swapped else (first_bl, second_bl)
@@ -147,19 +154,19 @@ def bootstrap_crossing(
     seed: int = 42,
     level: float = 0.95,
 ) -> CurveCrossing:
-    """Find the crossing of two systems from the values of their common users.
+    """Find two systems' crossing from their common users' values.
 
-    Sums are whole numbers, so the order of the users changes no bit. A user without a value of both systems
-    at a point enters neither curve there.
+    Sums are whole numbers, so the users' order changes no bit. A user without both values at a point enters
+    neither curve there.
 
     Args:
-        keys_u: (u,) hashes of the users, which decide the bootstrap weights.
-        first_ul: (u, l) values of one system.
-        second_ul: (u, l) values of the other.
+        keys_u: (u,) hashed users; they decide the bootstrap weights.
+        first_ul: (u, l) one system's values.
+        second_ul: (u, l) the other's values.
         given: the points.
         replicates: number of bootstrap replicates.
-        seed: of the bootstrap.
-        level: of the interval.
+        seed: for the bootstrap.
+        level: for the interval.
     """
     missing = np.isnan(first_ul) | np.isnan(second_ul)
     values = np.where(np.tile(missing, 2), np.nan, np.column_stack([first_ul, second_ul]))
@@ -170,31 +177,35 @@ def bootstrap_crossing(
 
 
 def adjust_shares(crossings: Sequence[CurveCrossing]) -> Floats:
-    """Return the shares at the ends, adjusted for the number of pairs by Holm's method.
+    """Return the shares at the ends, adjusted by Holm's method.
 
-    From `MOST_AT_ENDS` on, no crossing is shown among these pairs.
+    They are adjusted for the number of pairs. From `MOST_AT_ENDS` on, no crossing is shown among these
+    pairs.
     """
     return holm(np.array([crossing.share_at_ends for crossing in crossings]))
 
 
 def switch_values(first_ul: Floats, second_ul: Floats, switch: SwitchPoint) -> Floats:
-    """Return the values of the system that switches, (u, l): nothing is ranked again."""
+    """Return the switching system's values, (u, l).
+
+    Nothing is ranked again.
+    """
     before_ul, after_ul = (second_ul, first_ul) if switch.swapped else (first_ul, second_ul)
     return np.column_stack([before_ul[:, : switch.place], after_ul[:, switch.place :]])
 
 
 def choose_switch(values: Mapping[str, Floats], given: Sequence[int]) -> tuple[str, str, SwitchPoint]:
-    """Choose the pair of systems and the place with the largest mean over the points, on users set aside.
+    """Choose two systems and the place with the largest mean.
 
-    Of equal ones, the first pair counts. Measure the switching system on other users: on these it looks
-    better than it is.
+    The mean is over the points, on users set aside. Among equal ones, the first pair counts. Measure the
+    switching system on other users: on these it looks better than it is.
 
     Args:
-        values: (u, l) values of each system, two or more.
+        values: (u, l) each system's values, two or more.
         given: the points.
 
     Returns:
-        The system that comes first, the one that follows, and the place.
+        The first system, the second one, and the place.
     """
     return choose_pair(
         {name: mean_and_error(moments(values_ul))[0] for name, values_ul in values.items()}, given
@@ -202,7 +213,7 @@ def choose_switch(values: Mapping[str, Floats], given: Sequence[int]) -> tuple[s
 
 
 def choose_pair(means: Mapping[str, Floats], given: Sequence[int]) -> tuple[str, str, SwitchPoint]:
-    """Choose the pair of systems and the place from the mean curve of each system, as `choose_switch`.
+    """Choose as `choose_switch`, from each system's mean curve.
 
     >>> import numpy as np
     >>> choose_pair({"a": np.array([0.1, 0.4]), "b": np.array([0.3, 0.3])}, [1, 2])[:2]

@@ -1,8 +1,8 @@
-"""The value of a policy from rounds that another policy logged.
+"""A policy's value from rounds logged by another policy.
 
 In a round the logging policy b showed an action in a context and observed a reward r; e is the evaluated
-policy, w = e(action) / b(action), q the reward that a model expects. Rounds add (numerator, denominator)
-pairs, so that values, errors and bootstraps follow from sums (`ratios`). Axes: n rounds, e estimators.
+policy, w = e(action) / b(action), q a model's expected reward for the action. Rounds add (numerator,
+denominator) pairs: values, errors and bootstraps follow from sums (`ratios`). Axes: n rounds, e estimators.
 
 Sources: Dudik, Langford and Li 2011 (dr); Swaminathan and Joachims 2015 (snips); Wang, Agarwal and Dudik
 2017 (switch_dr); Su et al. 2020 (dros).
@@ -30,8 +30,11 @@ ESTIMATORS = ("ips", "clipped_ips", "snips", *MODELLED)
 class Rounds:
     """Logged rounds, float64 (n,) each.
 
-    reward: observed reward; weight: e(action) / b(action), 0 if e never takes it
-    expected: q of the logged action; policy: mean of q over the actions of e. None: no model
+    Attributes:
+        reward: observed reward.
+        weight: e(action) / b(action), 0 if e never takes it.
+        expected: q for the logged action; None: no model.
+        policy: mean q over e's actions; None: no model.
     """
 
     reward: Floats
@@ -43,10 +46,13 @@ class Rounds:
 def contributions(
     rounds: Rounds, estimators: Sequence[str], settings: EstimatorSettings
 ) -> tuple[Floats, Floats]:
-    """Return numerators and denominators of each round, (n, e) each; NaN without a needed reward model.
+    """Return each round's numerators and denominators, (n, e) each.
 
-    The value is sum(numerator) / sum(denominator): the denominator is w for snips, else 1.
-    Raises DataError for weights or rewards that are not finite, or weights below 0.
+    NaN where a reward model is needed and missing. The value is sum(numerator) / sum(denominator): the
+    denominator is w for snips, else 1.
+
+    Raises:
+        DataError: weights or rewards are not finite, or weights are below 0.
     """
     _check(rounds, estimators)
     numerator = np.column_stack([_numerator(rounds, name, settings) for name in estimators])

@@ -1,41 +1,40 @@
-"""Metrics under exposure bias: each user's part of an estimate, for every estimator.
+"""Metrics under exposure bias: each user's part in an estimate.
 
-An estimate is sum(numerator) / sum(denominator) over users (`Parts`), so that a bootstrap of users
-resamples the denominator too; if an estimator averages users, the denominator is 1. The weight of a truth
-item is w = 1 / p. For quotients p is its chance of being shown. For sums, and ips_pooled, p is its chance
-of being in the evaluated part, given that it is not a training pair: for a test part with a share s of the
-shown pairs that is s p / (1 - (1 - s) p), and with the log's p sums are s times too small. With all p = 1
-every weighted estimator is the holdout, except the quotients of snips_global and ips_pooled, which pool
-users.
+An estimate is sum(numerator) / sum(denominator) over users (`Parts`), so a bootstrap over users resamples
+the denominator too; if an estimator averages users, the denominator is 1. A truth item has the weight
+w = 1 / p. For quotients p is its chance to be shown. For sums, and ips_pooled, p is its chance to be in the
+evaluated part if it is no training pair: for a test part with a share s of the shown pairs this is
+s p / (1 - (1 - s) p), and with the log's p sums are s times too small. With all p = 1 every weighted
+estimator is the holdout, except the quotients of snips_global and ips_pooled, which pool users.
 
 holdout       the plain metric
 ips           each gain w in place of 1, in the metric and in its own denominator: recall is divided
-              by the user's weight, NDCG by the ideal of the weighted gains, precision by k
+              by the user's weight, NDCG by the weighted gains' ideal, precision by k
               (Jadidinejad et al. 2021). Sums need chances, the quotients do not.
 clipped_ips   the same with min(w, clip)
-snips_user    w scaled to a mean of 1 within the user (Yang et al. 2018), as if items were drawn alike
-snips_global  w scaled to a mean of 1 over all users: sum(w a) / sum(w) x mean number of items;
-              quotients: sum of numerators / sum of denominators
-ips_pooled    quotients alone, both sides pooled over users: mean of sum(w a) over users / the value of
-              the best list of a user with the mean of sum(w) relevant items; linear between whole
-              numbers of items (see `ideal_value`)
-dm            the reward model alone: sum over the list of discount x expected reward
-dr            dm + sum over the truth of w (reward - expected) x discount
+snips_user    w scaled to mean 1 within the user (Yang et al. 2018), as if items were drawn alike
+snips_global  w scaled to mean 1 over all users: sum(w a) / sum(w) x mean number of items;
+              quotients: summed numerators / summed denominators
+ips_pooled    quotients alone, both sides pooled over users: the mean of sum(w a) / the best list's value
+              for a user with mean(sum(w)) relevant items; linear between whole numbers of items
+              (see `ideal_value`)
+dm            the reward model alone: discount x expected reward, summed over the list
+dr            dm + w (reward - expected) x discount, summed over the truth
 switch_dr     dr with w only if w <= switch, else 0 (Wang, Agarwal and Dudik 2017)
 dros          dr with shrink w / (w^2 + shrink) (Su et al. 2020)
-stratified    sum over strata of |Q_s| / |Q| M(Q_s) (see `measure_by_stratum` and `combine_strata`)
+stratified    |Q_s| / |Q| M(Q_s), summed over strata (see `measure_by_stratum` and `combine_strata`)
 
-NDCG under weights. The ideal list of ips, clipped_ips, snips_user and snips_global has the relevant items
-that were shown, at any weight: it is shorter than the user's own, and its items of large weight come
-first. If exposure follows popularity, such an NDCG can be farther from the truth than the holdout's
+NDCG under weights. For ips, clipped_ips, snips_user and snips_global the ideal list has the shown relevant
+items, at any weight: it is shorter than the user's own, and items with large weights come first. If
+exposure follows popularity, such an NDCG can be farther from the truth than the holdout's
 (`docs/measured/exposure_study.md`). The sums (hits, precision, DCG) have no ideal; ips leaves no bias.
 ips_pooled estimates, at binary gains,
 
     (sum_u DCG_u / U) / I(sum_u n_u / U),   I(n) = the DCG of n relevant items on the first ranks,
 
-of all U users and their n_u relevant items, shown or not. Numerator and mean number are unbiased under
+for all U users and their n_u relevant items, shown or not. Numerator and mean number are unbiased under
 chances, so the quotient converges to this as users grow, even if each was shown little. It is the mean
-NDCG of users if all have equally many relevant items, or at least k each; else it differs by as much as
+NDCG over users if all have equally many relevant items, or at least k each; else it differs by as much as
 NDCG and I(n_u) vary together, and by I(mean) - mean(I) >= 0, since I is concave. A user without a relevant
 item in the log counts under any `empty_users`: a relevant item may not have been shown.
 
@@ -68,16 +67,16 @@ WEIGHTED = ("ips", "clipped_ips", "snips_user", "snips_global")
 POOLED = "ips_pooled"
 MODELLED = ("dm", "dr", "switch_dr", "dros")
 SUMS = ("hit", "precision", "dcg")
-"""Metrics that add up over items: hits (as a number), hits / k, discounted gain."""
+"""Metrics adding up over items: hits (as a number), hits / k, discounted gain."""
 QUOTIENTS = ("recall", "ndcg")
-"""Metrics divided by the best possible value, which is weighted as well."""
+"""Metrics divided by the best possible value, weighted as well."""
 
 
 @dataclass(frozen=True)
 class EstimatorSettings:
-    """Settings of estimators that cut or shrink weights.
+    """Settings for estimators with cut or shrunk weights.
 
-    clip: largest weight of clipped_ips. switch: largest weight trusted by switch_dr. shrink: lambda of
+    clip: largest weight in clipped_ips. switch: largest weight trusted by switch_dr. shrink: lambda in
     dros. chances: true if propensities are chances (see `propensities.CHANCES`).
     """
 
@@ -89,9 +88,9 @@ class EstimatorSettings:
 
 @dataclass(frozen=True)
 class Rewards:
-    """Expected rewards of a model: the chance that the user likes each list entry and each truth item.
+    """A model's chances that users like listed and truth items.
 
-    offsets: (u + 1,), bounds of the lists; listed: (n,), best first; truth: (p,)
+    offsets: (u + 1,), list bounds; listed: (n,), best first; truth: (p,).
     """
 
     offsets: Ints
@@ -101,10 +100,10 @@ class Rewards:
 
 @dataclass(frozen=True)
 class Parts:
-    """Parts of users: the estimate is sum(numerator) / sum(denominator) [x mean(size)].
+    """Users' parts: sum(numerator) / sum(denominator) [x mean(size)] is the estimate.
 
-    All float64 (u, c), columns as `columns` says, NaN for users left out; size: None if it is 1.
-    pooled: function of the mean denominator that multiplies the quotient (see `pool_factor`).
+    All float64 (u, c), columns as `columns` says, NaN for users left out; size: None if it is 1. pooled:
+    turns the mean denominator into a factor for the quotient (see `pool_factor`).
     """
 
     numerator: Floats
@@ -113,7 +112,7 @@ class Parts:
     pooled: Callable[[Floats], Floats] | None = None
 
     def estimate(self) -> Floats:
-        """Return the estimate of these users, (c,), by plain float sums."""
+        """Return these users' estimate, (c,), by plain float sums."""
         total = np.nansum(self.denominator, axis=0)
         ratio = divide_sums(np.nansum(self.numerator, axis=0), total)
         if self.pooled is not None:
@@ -132,11 +131,11 @@ def replicate_sums(
     seed: int,
     scalings: tuple[float, float] = (1.0, 1.0),
 ) -> Ints:
-    """Return the sums of each bootstrap replicate, int64 (4, r, c), to be added over batches of users.
+    """Sum each bootstrap replicate, int64 (4, r, c).
 
-    The rows are numerators, denominators, sizes, and drawn users. scalings: powers of two by which
-    numerators and denominators are multiplied before they are rounded to 2^-30, the same for all batches:
-    from the largest part of all users by `ratios.scaling`.
+    Sums are to be added over batches of users. The rows are numerators, denominators, sizes, and drawn
+    users. scalings: powers of two to multiply numerators and denominators before rounding to 2^-30, the
+    same for all batches: from all users' largest part by `ratios.scaling`.
     """
     size = np.ones_like(parts.numerator) if parts.size is None else parts.size
     size = np.where(np.isnan(parts.numerator), np.nan, size)
@@ -151,7 +150,10 @@ def replicate_estimates(
     scalings: tuple[float, float] = (1.0, 1.0),
     pooled: Callable[[Floats], Floats] | None = None,
 ) -> Floats:
-    """Return each replicate's estimate, (r, c), from summed `replicate_sums`; `pooled` as in `Parts`."""
+    """Return each replicate's estimate, (r, c).
+
+    sums: added `replicate_sums`; `pooled` as in `Parts`.
+    """
     ratio = replicate_ratios(sums[0], sums[1]) * (scalings[1] / scalings[0])
     if pooled is not None:
         return ratio * pooled(replicate_means(sums[1], sums[3]) / scalings[1])
@@ -159,14 +161,17 @@ def replicate_estimates(
 
 
 def divide_sums(numerator: npt.NDArray[Any], denominator: npt.NDArray[Any]) -> Floats:
-    """Divide two arrays of sums of one shape, NaN if the denominator is 0."""
+    """Divide sums by sums, NaN if the denominator is 0."""
     out: Floats = np.full(numerator.shape, np.nan)
     np.divide(numerator, denominator, out=out, where=denominator != 0)
     return out
 
 
 def columns(metric: str, ks: Sequence[int]) -> list[int | None]:
-    """Return the cut-offs of a metric's columns; `dcg` has an uncut one as `ndcg` has."""
+    """Return the cut-offs for a metric's columns.
+
+    `dcg` has an uncut one, as `ndcg` has.
+    """
     return cutoffs("ndcg" if metric == "dcg" else metric, ks)
 
 
@@ -178,7 +183,10 @@ def reason(
     *,
     rewards: bool = False,
 ) -> str | None:
-    """Return the reason why an estimator has no value for a metric (it is NULL); None if it has one."""
+    """Return why an estimator has no value for a metric.
+
+    The value is then NULL. None: it has a value.
+    """
     if estimator not in ESTIMATORS:
         raise ConfigError(f"unknown estimator '{estimator}'", nearest(estimator, ESTIMATORS))
     if estimator in ("holdout", "stratified"):
@@ -237,12 +245,15 @@ def contributions(
     settings: EstimatorSettings,
     rewards: Rewards | None = None,
 ) -> dict[tuple[str, str], Parts]:
-    """Return the parts of every (estimator, metric) that has a value; `reason` explains the missing ones.
+    """Return the parts for every (estimator, metric) with a value.
 
-    Users are those whom the definition averages: with `empty_users=leave_out` a user without a relevant
-    item in the log does not count, although such an item may exist that was not shown. Estimators of sums
-    are unbiased with `empty_users=zero`, and ips_pooled always counts such users. Values do not depend on
-    the batch. Memory: (p, c) numbers. Raises DataError for propensities that are not positive.
+    `reason` explains the missing ones. Users are those whom the definition averages: with
+    `empty_users=leave_out` a user without a relevant item in the log does not count, although such an item
+    may exist and not have been shown. Estimators of sums are unbiased with `empty_users=zero`, and
+    ips_pooled always counts such users. Values do not depend on the batch. Memory: (p, c) numbers.
+
+    Raises:
+        DataError: propensities are not positive.
     """
     check(propensity_p)
     work = _UserEstimates(Chunk(rankings, tuple(ks), definition), propensity_p, settings, rewards)
@@ -257,11 +268,13 @@ def contributions(
 def addends(
     rankings: Rankings, metrics: Sequence[str], ks: Sequence[int], definition: Definition
 ) -> dict[str, Floats]:
-    """Return each truth item's part of its user's metric, (p, c), NaN for users left out.
+    """Return each truth item's part in its user's metric, (p, c).
 
-    A user's items sum to the metric; the denominator of a quotient is fixed. Summed by item (or user),
-    the differences between two models are the candidates of the smallest flips. Raises ConfigError for
-    metrics that are not such a sum.
+    NaN for users left out. A user's items sum to the metric; a quotient's denominator is fixed. Summed by
+    item (or user), the differences between two models are the candidates for the smallest flips.
+
+    Raises:
+        ConfigError: a metric is no such sum.
     """
     work = _UserEstimates(
         Chunk(rankings, tuple(ks), definition), np.ones(len(rankings.relevance)), EstimatorSettings(), None
@@ -277,7 +290,10 @@ def addends(
 
 @dataclass(frozen=True)
 class _UserEstimates:
-    """Some users with their propensities, and quantities that estimators share."""
+    """Some users' rankings with propensities, and shared quantities.
+
+    Estimators share these quantities.
+    """
 
     chunk: Chunk
     propensity: Floats
@@ -285,7 +301,10 @@ class _UserEstimates:
     rewards: Rewards | None
 
     def parts(self, estimator: str, metric: str) -> Parts:
-        """Return the parts of one estimator and metric, with users left out as the definition says."""
+        """Return one estimator's parts for one metric.
+
+        The definition says which users are left out.
+        """
         if estimator == "holdout" and metric != "dcg":
             value = self.chunk.values(METRICS[metric])
             return Parts(value, _ones(value))
@@ -300,7 +319,7 @@ class _UserEstimates:
         return Parts(*cut)  # type: ignore[arg-type]
 
     def addends(self, metric: str) -> Floats:
-        """Return each truth item's part of the metric of its user, (p, c)."""
+        """Return each truth item's part in its user's metric, (p, c)."""
         gain_p, user_p = self._gain(metric), self.chunk.user_p
         value = gain_p[:, None] * self._shares(metric)
         if metric == "precision":
@@ -322,7 +341,10 @@ class _UserEstimates:
     def _pool_ratio(
         self, metric: str, weight_p: Floats, numerator: Floats
     ) -> tuple[Floats, Floats, Floats | None]:
-        """Return one quotient of sums over all users in place of a mean over users."""
+        """Return one quotient of sums in place of a mean.
+
+        The sums and the mean are over users.
+        """
         if metric in QUOTIENTS:
             return numerator, self._most(metric, weight_p * self._gain(metric)), None
         weight, size = (
@@ -332,7 +354,7 @@ class _UserEstimates:
         return numerator, np.broadcast_to(weight[:, None], shape), np.broadcast_to(size[:, None], shape)
 
     def _pool_over_users(self, metric: str) -> Parts:
-        """Return weighted hits or gains, and the estimated number of relevant items."""
+        """Return weighted hits or gains, and estimated relevant items."""
         weight_p = 1.0 / self.propensity
         value = self._total(metric, weight_p * self._gain(metric))
         number = np.broadcast_to(self._by_user(weight_p * self._count_weight)[:, None], value.shape)
@@ -357,7 +379,7 @@ class _UserEstimates:
         return weight
 
     def _sum(self, estimator: str, metric: str) -> tuple[Floats, Floats, None]:
-        """Return holdout DCG, and the estimators with a reward model."""
+        """Return holdout DCG, and estimators with a reward model."""
         if self.rewards is None or estimator == "holdout":
             value = self._total(metric, self._gain(metric))
             return value, _ones(value), None
@@ -368,7 +390,10 @@ class _UserEstimates:
         return value, _ones(value), None
 
     def _model_value(self, metric: str) -> Floats:
-        """Return sum over the list of weight(rank) x expected reward, (u, c); uncut: NaN for cut lists."""
+        """Sum weight(rank) x expected reward over the list, (u, c).
+
+        Uncut: NaN for cut lists.
+        """
         assert self.rewards is not None
         length = np.diff(self.rewards.offsets)
         user = np.repeat(np.arange(len(length)), length)
@@ -379,7 +404,7 @@ class _UserEstimates:
         return self._divide_by_length(metric, value)
 
     def _total(self, metric: str, amount_p: Floats) -> Floats:
-        """Return sum over the truth of amount x expected weight of its rank, (u, c)."""
+        """Sum amount x expected rank weight over the truth, (u, c)."""
         value = self._by_user(amount_p[:, None] * self._shares(metric))
         return self._divide_by_length(metric, value)
 
@@ -389,7 +414,7 @@ class _UserEstimates:
         return divide(value_uc, self.chunk.precision_length)
 
     def _most(self, metric: str, amount_p: Floats) -> Floats:
-        """Return the denominator of a quotient: the value of the best list, (u, c)."""
+        """Return a quotient's denominator: the best list's value, (u, c)."""
         definition = self.chunk.definition
         if metric == "recall" and definition.recall_by == "relevant":
             total = self._by_user(amount_p)[:, None]
@@ -436,7 +461,7 @@ class _UserEstimates:
 
     @cached_property
     def _count_weight(self) -> Floats:
-        """Return 1 for a truth item that is relevant or has a gain, else 0."""
+        """Return 1 for truth items with relevance or gain, else 0."""
         counted: Bools = self.chunk.relevant_p | (self.chunk.gain_p != 0)
         return counted.astype(np.float64)
 
@@ -444,14 +469,17 @@ class _UserEstimates:
         return _sum_by(self.chunk.user_p, amount, len(self.chunk.length))
 
     def _user_mask(self, metric: str) -> Bools:
-        """Return users who count, (u, 1): those whose plain metric is a number."""
+        """Mark users whose plain metric is a number, (u, 1)."""
         name = "ndcg" if metric == "dcg" else metric
         rule = METRICS[name].users_axis
         counted: Bools = ~np.isnan(self.chunk.values(replace(METRICS["recall"], users_axis=rule)))
         return counted[:, :1]
 
     def _eligible_users(self, metric: str) -> Bools:
-        """Return users who would count if they had a relevant item in the log, (u,)."""
+        """Mark users who would count with a relevant item, (u,).
+
+        The item would be in the log.
+        """
         definition = self.chunk.definition
         users = definition.ndcg_users if metric == "ndcg" else "same"
         users = definition.users if users == "same" else users
@@ -459,17 +487,19 @@ class _UserEstimates:
 
 
 LONGEST_IDEAL = 1 << 24
-"""Largest number of relevant items of a mean user; above it there is no value."""
+"""Most relevant items for a mean user; above it there is no value."""
 
 
 def ideal_value(metric: str, number_xc: Floats, ks: Sequence[int], definition: Definition) -> Floats:
-    """Return the best list's value for n relevant items of gain 1, linear between whole numbers.
+    """Return the best list's value for n relevant items.
+
+    They have gain 1; values are linear between whole numbers.
 
     Args:
         metric: recall or ndcg.
-        number_xc: number of relevant items, columns as `columns` says.
+        number_xc: numbers of relevant items, columns as `columns` says.
         ks: cut-offs.
-        definition: gain, discount and length of the ideal list.
+        definition: gain, discount and length for the ideal list.
     """
     cuts = np.array([np.inf if k is None else k for k in columns(metric, ks)])
     to_k = definition.recall_by if metric == "recall" else definition.ideal
@@ -488,14 +518,20 @@ def ideal_value(metric: str, number_xc: Floats, ks: Sequence[int], definition: D
 
 
 def pool_factor(metric: str, ks: Sequence[int], definition: Definition, mean_xc: Floats) -> Floats:
-    """Return n / I(n) for a mean number n of relevant items: turns sum(w a) / sum(w) into ips_pooled."""
+    """Return n / I(n) for a mean number n of relevant items.
+
+    It turns sum(w a) / sum(w) into ips_pooled.
+    """
     return divide_sums(mean_xc, ideal_value(metric, mean_xc, ks, definition))
 
 
 def correction_weights(estimator: str, weight: Floats, settings: EstimatorSettings) -> Floats:
-    """Return the weights of dr, switch_dr and dros in place of w, the same for lists and logged rounds."""
+    """Return weights for dr, switch_dr and dros in place of w.
+
+    They are the same for lists and logged rounds.
+    """
     if estimator == "switch_dr":
-        # Chances of float32 give weights of its precision: 1 / .01 is 100.0000022.
+        # Chances in float32 give weights with its precision: 1 / .01 is 100.0000022.
         weight = np.where(weight.astype(np.float32) <= np.float32(settings.switch), weight, 0.0)
     if estimator == "dros":
         weight = settings.shrink * weight / (weight**2 + settings.shrink)
@@ -503,9 +539,9 @@ def correction_weights(estimator: str, weight: Floats, settings: EstimatorSettin
 
 
 def truth_shares(chunk: Chunk, weight: Weight, *, expected: bool) -> Floats:
-    """Return the weight of each truth item's rank at each cut-off, (p, c); 0: not ranked.
+    """Return each truth rank's weight at each cut-off, (p, c).
 
-    expected: the mean over all orders of a tie
+    0: not ranked. expected: the mean over all orders of a tie.
     """
     r = chunk.rankings
     above, size = (r.above, r.tied + 1) if expected else (chunk.rank_p - 1, np.ones_like(r.tied))
@@ -515,9 +551,9 @@ def truth_shares(chunk: Chunk, weight: Weight, *, expected: bool) -> Floats:
 
 
 def shares(above: Ints, size: Ints, ks: Sequence[int], weight: Weight) -> Floats:
-    """Return the mean over ranks r = above + 1 .. above + size of weight(r) [r <= k], (p, c), last uncut.
+    """Average weight(r) [r <= k] over r = above + 1 .. above + size.
 
-    Ties use prefix sums of the weights, with an error of about 1e-13.
+    Returns (p, c), last uncut. Ties use prefix sums of the weights, with an error about 1e-13.
     """
     end = above + size
     cuts = [np.minimum(end, k) for k in ks] + [end]
@@ -532,7 +568,10 @@ def shares(above: Ints, size: Ints, ks: Sequence[int], weight: Weight) -> Floats
 
 
 def restrict(rankings: Rankings, keep_p: Bools) -> Rankings:
-    """Return the rankings with these truth items only; all others stay candidates, as negatives."""
+    """Return rankings with these truth items only.
+
+    All others stay candidates, as negatives.
+    """
     offsets = np.concatenate([[0], np.cumsum(keep_p)])[rankings.offsets].astype(np.int64)
     above, tied, before = (part[keep_p] for part in (rankings.above, rankings.tied, rankings.before))
     return Rankings(offsets, rankings.relevance[keep_p], above, tied, before, rankings.length)
@@ -547,10 +586,11 @@ def measure_by_stratum(
     *,
     definition: Definition,
 ) -> tuple[dict[str, Floats], Ints]:
-    """Return each metric within each stratum, (u, s, c), and each user's truth items by stratum, (u, s).
+    """Measure each metric within each stratum, (u, s, c).
 
-    Within a stratum only its own positives count; NaN for users without one there. Any metric.
-    Averaged over users these are M(Q_s) and summed |Q_s|, for `combine_strata`.
+    Also returns each user's truth items by stratum, (u, s). Within a stratum only its own positives count;
+    NaN for users without one there. Any metric. Averaged over users these are M(Q_s) and summed |Q_s|, for
+    `combine_strata`.
     """
     inside = [measure(restrict(rankings, stratum_p == s), metrics, ks, definition) for s in range(n_strata)]
     values = {name: np.stack([part[name] for part in inside], axis=1) for name in metrics}
@@ -561,11 +601,12 @@ def measure_by_stratum(
 
 
 def combine_strata(mean_sc: Floats, size_s: npt.NDArray[Any]) -> tuple[Floats, Floats]:
-    """Return V = sum_s |Q_s| / |Q| M(Q_s), and the share of |Q| behind it, (..., c) each.
+    """Return V = sum_s |Q_s| / |Q| M(Q_s), (..., c).
 
-    mean_sc: (..., s, c), NaN for a stratum without positives; it is left out and the others' weights
-    grow. size_s: (..., s). Leading axes are bootstrap replicates, whose sizes are
-    resampled with their means. The value of one stratum is its mean, to the last bit.
+    Also returns the share of |Q| behind it, (..., c). mean_sc: (..., s, c), NaN for a stratum without
+    positives; it is left out and the others' weights grow. size_s: (..., s). Leading axes are bootstrap
+    replicates, whose sizes are resampled with their means. A single stratum's value is its mean, to the
+    last bit.
     """
     valid = ~np.isnan(mean_sc)
     size = np.where(valid, np.asarray(size_s, dtype=np.float64)[..., None], 0.0)
@@ -580,7 +621,7 @@ def combine_strata(mean_sc: Floats, size_s: npt.NDArray[Any]) -> tuple[Floats, F
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """Basis of an estimate: its rows, their weights and their effective number.
+    """Basis for an estimate: rows, weights, effective rows.
 
     rows: number of rows. effective: (sum w)^2 / sum w^2. largest: the largest weight. top_share: share of
     all weight in the 1 % of rows with the largest weights.
@@ -593,10 +634,10 @@ class Diagnostics:
 
 
 def diagnostics(weight_x: npt.NDArray[Any], rows_x: npt.NDArray[Any], top: float = 0.01) -> Diagnostics:
-    """Compute diagnostics from a histogram: different weights and the rows with each.
+    """Compute diagnostics from a histogram of weights.
 
-    The number of top rows is rounded up. Effective size: Kong 1992, "A note on importance sampling using
-    standardized weights".
+    It has different weights and the rows with each. The number of top rows is rounded up. Effective size:
+    Kong 1992, "A note on importance sampling using standardized weights".
     """
     order = np.argsort(-np.asarray(weight_x, dtype=np.float64), kind="stable")
     weight: Floats = np.asarray(weight_x, dtype=np.float64)[order]
@@ -617,7 +658,7 @@ def _ones(value: Floats) -> Floats:
 
 
 def _sum_by(index: Ints, amount: Floats, count: int) -> Floats:
-    """Sum the amounts, (n,) or (n, c), of each index, in input order."""
+    """Sum each index's amounts, (n,) or (n, c), in input order."""
     if amount.ndim == 1:
         return np.bincount(index, weights=amount, minlength=count).astype(np.float64, copy=False)
     by_column = [np.bincount(index, weights=column, minlength=count) for column in amount.T]

@@ -1,12 +1,12 @@
-"""Power law of item counts, from the number of items with each count.
+"""Power law for item counts, fitted to their histogram.
 
-P(n) = n^-alpha / zeta(alpha, xmin) for n >= xmin. The state is a histogram, (count, items), so that
-the work grows with the number of different counts: a log of 10^9 interactions has at most 45,000.
+P(n) = n^-alpha / zeta(alpha, xmin) for n >= xmin. The state is a histogram, (count, items), so the work
+grows with the number of different counts: a log with 10^9 interactions has at most 45,000.
 
-Axes: x different counts, ascending; t tails, one for each xmin tried; b points of a tail.
+Axes: x different counts, ascending; t tails, one for each xmin tried; b points in a tail.
 
-Source: Clauset, Shalizi and Newman 2009, "Power-law distributions in empirical data", sections 3 to
-5 and appendices B and D.
+Source: Clauset, Shalizi and Newman 2009, "Power-law distributions in empirical data", sections 3 to 5 and
+appendices B and D.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from recbench_spark.errors import DataError
 Method = Literal["approximate", "exact"]
 
 DIRECT = 12
-"""Number of terms of zeta before Euler and Maclaurin's series starts."""
+"""Terms of zeta before Euler and Maclaurin's series starts."""
 
 BERNOULLI = (1 / 12, -1 / 720, 1 / 30240, -1 / 1209600, 1 / 47900160)
 """B_2j / (2 j)!, j = 1, 2, ..."""
 
 STEPS = 40
-"""Largest number of steps of Newton's method; it takes about six."""
+"""Most steps in Newton's method; it takes about six."""
 
 COARSE = 64
 """Points at which every tail is measured first; only promising tails are then measured in full."""
 
 SMALLEST_TAIL = 50
-"""Items of the smallest tail: smaller ones give unreliable estimates (Clauset et al. 2009, section 3.5)."""
+"""Items in the smallest tail: smaller ones give unreliable estimates (Clauset et al. 2009, section 3.5)."""
 
 STEEPEST = 10.0
 """Larger exponents are accepted only if no thinner tail is as likely; published ones lie in 1.5..7."""
@@ -63,13 +63,15 @@ class Alternative:
 
 @dataclass(frozen=True)
 class PowerLaw:
-    """A fitted power law.
+    """A fitted power law, with its errors and comparisons.
 
-    alpha, error: the exponent and its standard error for this xmin
-    xmin: smallest count of the tail; tail, items: items in the tail and in all
-    distance: Kolmogorov and Smirnov's, between the tail and the law
-    method: estimator of alpha (see `exponents`)
-    against: comparisons with other laws (see `alternatives`), if requested
+    Attributes:
+        alpha, error: the exponent and its standard error for this xmin.
+        xmin: smallest count in the tail.
+        tail, items: items in the tail and in all.
+        distance: Kolmogorov and Smirnov's, between the tail and the law.
+        method: estimator for alpha (see `exponents`).
+        against: comparisons with other laws (see `alternatives`), if requested.
     """
 
     alpha: float
@@ -84,7 +86,10 @@ class PowerLaw:
 
 @dataclass(frozen=True)
 class Tails:
-    """The tails of a histogram, smallest xmin first: items and sum of ln(count), each (x,)."""
+    """A histogram's tails, smallest xmin first.
+
+    Each has its items and sum of ln(count), (x,).
+    """
 
     count: Ints
     items: Ints
@@ -93,16 +98,19 @@ class Tails:
 
 
 def fit(count_x: npt.NDArray[Any], items_x: npt.NDArray[Any], method: Method = "approximate") -> PowerLaw:
-    """Return the law whose xmin gives the least distance; the largest count is not an xmin, ties: smallest.
+    """Fit the law: its xmin gives the least distance.
 
-    A tail has at least 50 items, or all if there are fewer. The result is exact, although only a few tails
-    are measured in full: the distance at some points of a tail is a lower bound of its distance. Raises
-    DataError for fewer than two different positive counts.
+    The largest count is not an xmin; ties: smallest. A tail has at least 50 items, or all if there are
+    fewer. The result is exact, although only a few tails are measured in full: the distance at some points
+    of a tail is a lower bound for its distance.
 
     Args:
         count_x: counts in any order; items with count 0 are ignored.
         items_x: items with each count.
         method: `approximate` (Clauset's eq. 3.7) or `exact` (the zeta likelihood).
+
+    Raises:
+        DataError: fewer than two different positive counts.
     """
     tails = _tails(count_x, items_x)
     enough = int((tails.tail[:-1] >= min(SMALLEST_TAIL, tails.tail[0])).sum())
@@ -119,10 +127,10 @@ def fit(count_x: npt.NDArray[Any], items_x: npt.NDArray[Any], method: Method = "
 
 
 def exponents(tails: Tails, method: Method, tried: int) -> Floats:
-    """Return alpha for each of the first `tried` xmin, (t,); the largest count is no xmin.
+    """Return alpha for each of the first `tried` xmin, (t,).
 
-    approximate: 1 + m / sum ln(n / (xmin - 1/2)), good for xmin of about 6 and more
-    exact: the maximum of -m ln zeta(alpha, xmin) - alpha sum ln n
+    The largest count is no xmin. approximate: 1 + m / sum ln(n / (xmin - 1/2)), good for xmin about 6 and
+    more; exact: the maximum of -m ln zeta(alpha, xmin) - alpha sum ln n.
     """
     xmin = tails.count[:tried].astype(np.float64)
     tail, log_sum = tails.tail[:tried], tails.log_sum[:tried]
@@ -131,9 +139,10 @@ def exponents(tails: Tails, method: Method, tried: int) -> Floats:
 
 
 def log_zeta(alpha: npt.ArrayLike, q: npt.ArrayLike) -> Floats:
-    """Return ln sum_{k >= 0} (q + k)^-alpha for alpha > 1, q >= 1: Euler and Maclaurin, about 1e-14.
+    """Return ln sum_{k >= 0} (q + k)^-alpha.
 
-    Scaled by q^-alpha within, so that large exponents do not underflow.
+    For alpha > 1, q >= 1: Euler and Maclaurin, about 1e-14. Scaled by q^-alpha within, so large exponents
+    do not underflow.
     """
     a, q = np.broadcast_arrays(np.asarray(alpha, dtype=np.float64), np.asarray(q, dtype=np.float64))
     total = np.ones(a.shape)
@@ -152,11 +161,12 @@ def log_zeta(alpha: npt.ArrayLike, q: npt.ArrayLike) -> Floats:
 def goodness(
     count_x: npt.NDArray[Any], items_x: npt.NDArray[Any], law: PowerLaw, replicates: int, seed: int
 ) -> float:
-    """Return the share of simulated histograms farther from their own fit; small: no power law.
+    """Return the share of simulated histograms with a worse fit.
 
-    Semi-parametric: an item is in the tail with the same chance as here and then follows the law, else it
-    follows the counts below xmin; xmin and alpha are fitted anew. With the +1 of a randomisation test.
-    Clauset et al. 2009, section 4.1; 2,500 replicates give two digits.
+    Each is compared with its own fit; a small share means no power law. Semi-parametric: an item is in the
+    tail with the same chance as here and then follows the law, else it follows the counts below xmin; xmin
+    and alpha are fitted anew. With the +1 for a randomisation test. Clauset et al. 2009, section 4.1; 2,500
+    replicates give two digits.
     """
     rng = np.random.default_rng(seed)
     count, items = np.asarray(count_x, dtype=np.int64), np.asarray(items_x, dtype=np.int64)
@@ -171,10 +181,11 @@ def goodness(
 def alternatives(
     count_x: npt.NDArray[Any], items_x: npt.NDArray[Any], law: PowerLaw
 ) -> tuple[Alternative, ...]:
-    """Compare the law's likelihood with those of a geometric and a lognormal law of the same tail.
+    """Compare the law with a geometric and a lognormal one.
 
-    Both are laws of whole numbers from xmin on, at their own most likely parameters. Vuong 1989,
-    "Likelihood ratio tests for model selection"; Clauset et al. 2009, section 5.
+    Likelihoods are compared on the same tail. Both are laws for whole numbers from xmin on, at their own
+    most likely parameters. Vuong 1989, "Likelihood ratio tests for model selection"; Clauset et al. 2009,
+    section 5.
     """
     keep = np.asarray(count_x) >= law.xmin
     count = np.asarray(count_x, dtype=np.float64)[keep]
@@ -194,14 +205,20 @@ def _against(name: str, gap_x: Floats, items_x: Floats) -> Alternative:
 
 
 def _geometric(count_x: Floats, items_x: Floats, xmin: int) -> Floats:
-    """Return log-likelihoods of (1 - q) q^(n - xmin), q from the mean."""
+    """Return a geometric law's log-likelihoods.
+
+    The law is (1 - q) q^(n - xmin), with q from the mean.
+    """
     excess = float(items_x @ (count_x - xmin)) / float(items_x.sum())
     stay = excess / (1.0 + excess)
     return np.asarray(np.log1p(-stay) + (count_x - xmin) * np.log(stay))
 
 
 def _lognormal(count_x: Floats, items_x: Floats, xmin: int) -> Floats:
-    """Return log-likelihoods of a lognormal number rounded to n, given that it is at least xmin - 1/2."""
+    """Return log-likelihoods for a lognormal number rounded to n.
+
+    The number is at least xmin - 1/2.
+    """
     from scipy.optimize import minimize  # noqa: PLC0415 (half a second that few need)
     from scipy.special import log_ndtr  # noqa: PLC0415
 
@@ -228,10 +245,14 @@ def _lognormal(count_x: Floats, items_x: Floats, xmin: int) -> Floats:
 
 
 def check(law: PowerLaw) -> None:
-    """Raise DataError for a law that is no power law: a steep one if a thinner tail is at least as likely.
+    """Refuse a fit that is no power law.
 
-    Counts that lie close together (every item shown to thousands) are fitted by exponents of hundreds,
-    under which propensities are not numbers. law: with its `alternatives`.
+    This is a steep law if a thinner tail is at least as likely. Counts close together (every item shown to
+    thousands) are fitted by exponents in the hundreds, under which propensities are not numbers. law: with
+    its `alternatives`.
+
+    Raises:
+        DataError: the fit is no power law.
     """
     likely = [one for one in law.against if not one.z >= SURE]
     if law.alpha > STEEPEST and likely:
@@ -239,7 +260,7 @@ def check(law: PowerLaw) -> None:
 
 
 def no_law(law: PowerLaw, why: str) -> DataError:
-    """Return the error that names the fit."""
+    """Return the error naming the fit."""
     return DataError(
         f"the counts follow no power law: alpha {law.alpha:.6g} from xmin {law.xmin} on, a tail of "
         f"{law.tail} of {law.items} items; {why}",
@@ -248,7 +269,10 @@ def no_law(law: PowerLaw, why: str) -> DataError:
 
 
 def draw(alpha: float, xmin: int, size: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """Return a histogram of `size` draws from the law: counts ascending, and the number of each."""
+    """Draw `size` counts from the law, as a histogram.
+
+    Returns ascending counts, and how often each occurs.
+    """
     end = np.arange(xmin, xmin + TABLE + 1)
     survival = np.exp(log_zeta(alpha, end) - log_zeta(alpha, xmin))
     times = rng.multinomial(size, np.append(-np.diff(survival), survival[-1]))
@@ -273,7 +297,10 @@ def _tails(count_x: npt.NDArray[Any], items_x: npt.NDArray[Any]) -> Tails:
 
 
 def _exact(start_t: Floats, xmin_t: Floats, mean_log_t: Floats) -> Floats:
-    """Use Newton's method on the mean of ln n, in ln(alpha - 1), where it is nearly linear."""
+    """Solve for alpha by Newton's method, in ln(alpha - 1).
+
+    There the mean of ln n is nearly linear.
+    """
     y = np.log(start_t - 1)
     for _ in range(STEPS):
         slope, curve = _log_zeta_slopes(1 + np.exp(y), xmin_t)
@@ -288,7 +315,10 @@ def _exact(start_t: Floats, xmin_t: Floats, mean_log_t: Floats) -> Floats:
 
 
 def _log_zeta_slopes(alpha: Floats, xmin: Floats) -> tuple[Floats, Floats]:
-    """Return first and second derivative of ln zeta by alpha: minus the mean, and the variance of ln n."""
+    """Return first and second derivative of ln zeta by alpha.
+
+    They are minus the mean, and the variance, of ln n.
+    """
     h = 2e-3 * (alpha - 1)
     far, near, mid, up, top = (log_zeta(alpha + j * h, xmin) for j in (-2, -1, 0, 1, 2))
     first = (far - 8 * near + 8 * up - top) / (12 * h)
@@ -297,16 +327,22 @@ def _log_zeta_slopes(alpha: Floats, xmin: Floats) -> tuple[Floats, Floats]:
 
 
 def _distance(tails: Tails, t: int, alpha: float) -> float:
-    """Return max |P(X < n) of the tail - of the law| over the counts of the tail."""
+    """Return max |P(X < n) in the tail - P(X < n) by the law|.
+
+    n runs over the tail's counts.
+    """
     law = np.exp(log_zeta(alpha, tails.count[t:]) - log_zeta(alpha, tails.count[t]))
     return float(np.abs(law - tails.tail[t:] / tails.tail[t]).max())
 
 
 def _bounds(tails: Tails, alpha_t: Floats) -> Floats:
-    """Return the distance over at most COARSE counts of each tail, (t,), minus possible roundings."""
+    """Return each tail's distance over few counts, (t,).
+
+    At most COARSE counts are used; possible roundings are subtracted.
+    """
     t = np.arange(len(alpha_t))
     last = len(tails.count) - 1
-    # Dense at the start of a tail, where laws and tails differ most.
+    # Dense at a tail's start, where laws and tails differ most.
     place = np.unique(np.geomspace(1, last + 1, COARSE).astype(np.int64)) - 1
     bound = np.zeros(len(t))
     start = log_zeta(alpha_t, tails.count[: len(t)])
@@ -338,7 +374,10 @@ def _simulate(body_x: Ints, items_x: Ints, law: PowerLaw, rng: np.random.Generat
 
 
 def _beyond(alpha: float, xmin: int, chance_n: Floats) -> Ints:
-    """Return the n with P(X > n) < chance <= P(X >= n), by doubling and halving, at most 2^53."""
+    """Return the n with P(X > n) < chance <= P(X >= n).
+
+    By doubling and halving, at most 2^53.
+    """
     target = np.log(chance_n) + log_zeta(alpha, xmin)
     low = np.full(len(chance_n), xmin, dtype=np.int64)
     step = np.int64(1) << 52

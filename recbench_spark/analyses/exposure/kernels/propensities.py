@@ -1,10 +1,9 @@
-"""Exposure propensities: chances that an item was shown, from its count in the log.
+"""Exposure propensities: chances that an item was shown.
 
-All of them but naive Bayes are functions of an item's count n in the log, so that one value for each
-different count is enough for any number of items. Only some are chances; the others are proportional to
-one up to an unknown factor, which self-normalised estimators cancel and plain IPS needs: `scale`
-turns one into the other, and `clip` bounds the weights. Axes: x different counts or propensities,
-n items, r ratings.
+They follow from the item's count n in the log, except for naive Bayes. So one value per different count is
+enough for any number of items. Only some are chances; the others are proportional to one up to an unknown
+factor, which cancels in self-normalised estimators and is needed by plain IPS: `scale` turns one into the
+other, and `clip` bounds the weights. Axes: x different counts or propensities, n items, r ratings.
 """
 
 from __future__ import annotations
@@ -24,30 +23,37 @@ Scale = Literal["as_is", "largest", "interactions"]
 
 
 def power_law(count_n: npt.NDArray[Any], law: PowerLaw) -> Floats:
-    """Return n^((alpha + 1) / 2), up to a factor (Yang et al. 2018, section 3; alpha is their gamma)."""
+    """Return n^((alpha + 1) / 2), up to a factor.
+
+    Yang et al. 2018, section 3; alpha is their gamma.
+    """
     return np.asarray(count_n, dtype=np.float64) ** ((law.alpha + 1) / 2)
 
 
 def power_above_xmin(count_n: npt.NDArray[Any], law: PowerLaw) -> Floats:
-    """Return n^alpha if n > xmin, else n, up to a factor: the formula in the code of Jadidinejad et al.
+    """Return n^alpha if n > xmin, else n, up to a factor.
 
-    It differs from the formula in their paper (`power_law`) and has a jump at xmin; it exists for
-    comparisons with their figures.
+    This formula in the code by Jadidinejad et al. differs from the one in their paper (`power_law`) and has
+    a jump at xmin; it exists for comparisons with their figures.
     """
     n = np.asarray(count_n, dtype=np.float64)
     return np.where(n > law.xmin, n**law.alpha, n)
 
 
 def steck(count_n: npt.NDArray[Any], law: PowerLaw) -> Floats:
-    """Return n^beta with beta = gamma / (gamma + 1), up to a factor: the inverse of his weights n^-beta.
+    """Return n^beta, beta = gamma / (gamma + 1), up to a factor.
 
-    Source: Steck 2011, "Item popularity and recommendation accuracy", section 3.
+    The inverse of Steck's weights n^-beta. Source: Steck 2011, "Item popularity and recommendation
+    accuracy", section 3.
     """
     return np.asarray(count_n, dtype=np.float64) ** (law.alpha / (law.alpha + 1))
 
 
 def relative_frequency(count_n: npt.NDArray[Any], users: int) -> Floats:
-    """Return n / users: the chance that a user of the log has the item; it ignores the item's quality."""
+    """Return n / users: the chance that a user has the item.
+
+    Users are those in the log; the item's quality is ignored.
+    """
     if users < 1:
         raise DataError(
             f"relative frequencies need users, and there are {users}", "the training part is empty"
@@ -68,14 +74,15 @@ CHANCES = ("relative_frequency", "naive_bayes", "logistic_regression", "given")
 
 
 def naive_bayes(logged_r: npt.NDArray[Any], sample_r: npt.NDArray[Any], cells: int) -> Floats:
-    """Return P(shown | rating) = P(rating | shown) P(shown) / P(rating), for each rating, (r,).
+    """Return P(shown | rating) for each rating, (r,).
 
-    NaN for a rating that the sample lacks; above 1 if the sample is too small, so clip the result. Source:
-    Schnabel et al. 2016, "Recommendations as treatments", section 5.1 (eq. 18).
+    P(shown | rating) = P(rating | shown) P(shown) / P(rating). NaN for a rating missing from the sample;
+    above 1 if the sample is too small, so clip the result. Source: Schnabel et al. 2016, "Recommendations
+    as treatments", section 5.1 (eq. 18).
 
     Args:
-        logged_r: rows of the log with each rating.
-        sample_r: rows with each rating in a sample of cells drawn uniformly.
+        logged_r: log rows with each rating.
+        sample_r: rows with each rating in a uniform sample of cells.
         cells: users x items that could have been rated.
     """
     logged, sample = np.asarray(logged_r, dtype=np.float64), np.asarray(sample_r, dtype=np.float64)
@@ -88,10 +95,10 @@ def naive_bayes(logged_r: npt.NDArray[Any], sample_r: npt.NDArray[Any], cells: i
 
 
 def scale(propensity_x: Floats, items_x: npt.NDArray[Any], how: Scale, per_user: float = 0.0) -> float:
-    """Return the factor of this scaling; multiply propensities by it, then clip.
+    """Return this scaling's factor; multiply propensities, then clip.
 
-    as_is: 1. largest: the largest becomes 1. interactions: their sum over items becomes `per_user`,
-    the interactions of a mean user, as chances have it.
+    as_is: 1. largest: the largest becomes 1. interactions: their sum over items becomes `per_user`, a mean
+    user's interactions, as with chances.
     """
     if how == "as_is":
         return 1.0
@@ -102,7 +109,7 @@ def scale(propensity_x: Floats, items_x: npt.NDArray[Any], how: Scale, per_user:
 
 @dataclass(frozen=True)
 class Clipped:
-    """Clipped propensities and the number of items that each bound changed."""
+    """Propensities within bounds, and items changed by each bound."""
 
     propensity: Floats
     raised: int
@@ -110,9 +117,13 @@ class Clipped:
 
 
 def clip(propensity_x: Floats, items_x: npt.NDArray[Any], low: float, high: float = 1.0) -> Clipped:
-    """Clip propensities to low..high; raising small ones trades variance for bias.
+    """Clip propensities to low..high.
 
-    Raises ConfigError unless 0 < low <= high, DataError for propensities that are not positive.
+    Raising small ones trades variance for bias.
+
+    Raises:
+        ConfigError: not 0 < low <= high.
+        DataError: propensities are not positive.
     """
     if not 0 < low <= high:
         raise ConfigError(f"propensities cannot be clipped to {low}..{high}", "need 0 < low <= high")
@@ -123,7 +134,11 @@ def clip(propensity_x: Floats, items_x: npt.NDArray[Any], low: float, high: floa
 
 
 def check(propensity_n: Floats, *, zero: bool = False) -> None:
-    """Raise DataError for propensities that are NaN, infinite, negative or (unless `zero`) 0."""
+    """Refuse propensities unfit for weights.
+
+    Raises:
+        DataError: one is NaN, infinite, negative or (unless `zero`) 0.
+    """
     fine = np.isfinite(propensity_n) & ((propensity_n > 0) | (zero & (propensity_n == 0)))
     if not fine.all():
         raise DataError(

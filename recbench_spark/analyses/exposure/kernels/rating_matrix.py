@@ -1,10 +1,11 @@
-"""Errors of predicted ratings over all cells of a rating matrix; a biased part of them is known.
+"""Errors of predicted ratings over a whole rating matrix.
 
-The error of a cell is (prediction - rating)^2 or |prediction - rating|. Users add sums (SUMS), the
-estimates follow from totals, and a bootstrap reweights users. Axes: u users, n known ratings, s sums.
+A biased part of the ratings is known. A cell's error is (prediction - rating)^2 or |prediction - rating|.
+Users add sums (SUMS), the estimates follow from totals, and a bootstrap reweights users. Axes: u users, n
+known ratings, s sums.
 
-Source: Schnabel et al. 2016, "Recommendations as treatments", section 3; doubly robust: Wang et al.
-2019, "Doubly robust joint learning for recommendation on data missing not at random", section 3.
+Source: Schnabel et al. 2016, "Recommendations as treatments", section 3; doubly robust: Wang et al. 2019,
+"Doubly robust joint learning for recommendation on data missing not at random", section 3.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from recbench_spark.core.arrays import Floats, Ints
 Loss = Literal["squared", "absolute"]
 
 SUMS = ("known", "cells", "loss", "weighted", "weight", "correction", "imputed")
-"""Known ratings, cells of the user, errors d, d / p, 1 / p, (d - imputed d) / p, imputed d of all cells."""
+"""Known ratings, the user's cells, errors d, d / p, 1 / p, (d - imputed d) / p, imputed d over all cells.
+"""
 
 ESTIMATES = ("naive", "ips", "snips", "dr")
 
 
 def losses(prediction: Floats, rating: Floats, loss: Loss) -> Floats:
-    """Return the error of each cell."""
+    """Return each cell's error."""
     difference = prediction - rating
     return difference**2 if loss == "squared" else np.abs(difference)
 
@@ -40,15 +42,17 @@ def user_sums(
     *,
     imputed_u: Floats | None = None,
 ) -> Floats:
-    """Return each user's sums: float64 (u, s), columns SUMS; the last two NaN without a model of ratings.
+    """Return each user's sums: float64 (u, s), columns SUMS.
+
+    The last two are NaN without a rating model.
 
     Args:
-        offsets: (u + 1,), the known ratings of user u are `offsets[u]:offsets[u + 1]`.
-        loss_n: the error of each known rating.
+        offsets: (u + 1,), user u has the known ratings `offsets[u]:offsets[u + 1]`.
+        loss_n: each known rating's error.
         propensity_n: chances that these ratings became known, already clipped.
-        items: cells of a user.
-        imputed_n: the error that a model of ratings expects of each known rating.
-        imputed_u: the sum of its expected errors over all cells of each user.
+        items: cells per user.
+        imputed_n: the rating model's expected error for each known rating.
+        imputed_u: its expected errors summed over each user's cells.
     """
     check(propensity_n)
     u = len(offsets) - 1
@@ -64,9 +68,10 @@ def user_sums(
 
 
 def parts(sums: npt.NDArray[Any]) -> tuple[Floats, Floats]:
-    """Return numerators and denominators of ESTIMATES from sums (..., s): (..., 4) each.
+    """Return numerators and denominators for ESTIMATES, (..., 4) each.
 
-    For `ratios.ratio_moments` (of users) or a bootstrap; an estimate is a ratio of their totals.
+    From sums (..., s), for `ratios.ratio_moments` (over users) or a bootstrap; an estimate is a ratio of
+    their totals.
     """
     known, cells, loss, weighted, weight, correction, imputed = np.moveaxis(
         np.asarray(sums, dtype=np.float64), -1, 0
@@ -76,11 +81,11 @@ def parts(sums: npt.NDArray[Any]) -> tuple[Floats, Floats]:
 
 
 def from_totals(totals: npt.NDArray[Any]) -> dict[str, Floats]:
-    """Return every estimate of the mean error over all cells from totals (..., s): (...), NaN: undefined.
+    """Estimate the mean error over all cells from totals (..., s).
 
-    naive: over the known ratings. ips: sum d / p over all cells, needs chances. snips: divided by
-    sum 1 / p, of any scale. dr: imputed errors of all cells, corrected by the known ratings: right if
-    the propensities or the model are right.
+    Returns (...) by estimator, NaN: undefined. naive: over the known ratings. ips: sum d / p over all
+    cells, needs chances. snips: divided by sum 1 / p, at any scale. dr: imputed errors over all cells,
+    corrected by the known ratings: right if the propensities or the model are right.
     """
     numerator, denominator = parts(totals)
     value: Floats = np.full(numerator.shape, np.nan)

@@ -1,8 +1,8 @@
-"""Logistic regression of which cells (users x items) a log shows: draws, sums of users, Newton's steps.
+"""Logistic regression for cells (users x items) in a log.
 
-Axes: u users, i items, f features of users, g features of items, p = 1 + f + g weights, intercept first,
-m sums of a user: cells not shown, cells shown, log-likelihood, p derivatives, and the lower triangle of
-the information, row by row.
+It has draws, users' sums and Newton's steps. Axes: u users, i items, f user features, g item features, p =
+1 + f + g weights, intercept first, m sums per user: cells not shown, cells shown, log-likelihood, p
+derivatives, and the information's lower triangle, row by row.
 """
 
 from __future__ import annotations
@@ -17,22 +17,24 @@ from recbench_spark.core.hashing import Hashes, Texts, hash_longs, hash_texts, p
 from recbench_spark.errors import DataError
 
 SLACK = 1e-9
-"""A likelihood that falls by this share of its size, or less, has not fallen: sums are rounded."""
+"""A likelihood has not fallen if it falls by this share of its size, or less: sums are rounded."""
 
 NEAR = 1e-10
-"""Square of the distance to the maximum, in standard errors, at which one more step is the last one."""
+"""Squared distance to the maximum, in standard errors, at which one more step is the last one."""
 
 MOST_STEPS = 200
 
 
 def draw_cells(hash_u: Hashes, items: Texts, rate: float, seed: int) -> Bools:
-    """Return (u, i) which cells are drawn: those whose hash of user, item and seed is below a rate.
+    """Draw cells by hash, (u, i).
+
+    A cell is drawn if the hash of its user, item and seed is below a rate.
 
     Args:
-        hash_u: hashes of the users' ids (`hashed_ids`).
-        items: ids of the items.
-        rate: share of cells that is drawn.
-        seed: seed of the draw.
+        hash_u: hashed user ids (`hashed_ids`).
+        items: item ids.
+        rate: share of drawn cells.
+        seed: the draw's seed.
     """
     n = len(items.starts_d) - 1
     which = np.tile(np.arange(n, dtype=np.int32), len(hash_u))
@@ -43,20 +45,20 @@ def draw_cells(hash_u: Hashes, items: Texts, rate: float, seed: int) -> Bools:
 
 
 def count_sums(weights: int) -> int:
-    """Return the number of sums of a user for so many weights."""
+    """Return the number of sums per user with these weights."""
     return 3 + weights + weights * (weights + 1) // 2
 
 
 def sum_users(
     used_ui: Bools, shown_ui: Bools, of_user_uf: Floats, of_item_ig: Floats, weights_p: Floats
 ) -> Floats:
-    """Return (u, m) the sums of each user, in the order of the items.
+    """Return each user's sums, (u, m), added in item order.
 
     Args:
         used_ui: cells that count.
-        shown_ui: cells that the log shows.
-        of_user_uf: features of users.
-        of_item_ig: features of items.
+        shown_ui: cells shown in the log.
+        of_user_uf: user features.
+        of_item_ig: item features.
         weights_p: weights at which the likelihood and its derivatives are taken.
     """
     sums_um = np.zeros((len(used_ui), count_sums(len(weights_p))))
@@ -102,7 +104,9 @@ def _add_cells(
 
 
 def climb(sums_at: Callable[[Floats], Floats], weights: int) -> Floats:
-    """Return (p,) the weights of the largest likelihood, by Newton's steps, halved where it falls.
+    """Return the most likely weights, (p,), by Newton's steps.
+
+    A step is halved where the likelihood falls.
 
     Args:
         sums_at: returns (m,) sums over all users at some weights.
@@ -132,7 +136,10 @@ def climb(sums_at: Callable[[Floats], Floats], weights: int) -> Floats:
 
 
 def _solve(triangle: Floats, slope_p: Floats) -> Floats:
-    """Return the shortest of Newton's steps, as a feature may be constant, or repeat others."""
+    """Return the shortest solution for Newton's step.
+
+    There may be many: a feature may be constant, or repeat others.
+    """
     weights = len(slope_p)
     information = np.zeros((weights, weights))
     information[np.tril_indices(weights)] = triangle
@@ -144,12 +151,12 @@ def _solve(triangle: Floats, slope_p: Floats) -> Floats:
 
 
 def mean_chances(logit_i: Floats, part_n: Floats, times_n: Floats) -> Floats:
-    """Return (i,) the mean chance of each item over n groups of users.
+    """Return each item's mean chance over n user groups, (i,).
 
     Args:
-        logit_i: the items' part of the log-odds, with the intercept.
-        part_n: the users' part of each group.
-        times_n: number of users of each group.
+        logit_i: the items' part in the log-odds, with the intercept.
+        part_n: each group's user part.
+        times_n: users in each group.
     """
     sum_i = np.zeros(len(logit_i))
     with np.errstate(over="ignore"):

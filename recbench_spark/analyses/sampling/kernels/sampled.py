@@ -1,14 +1,14 @@
 """Metrics from ranks among sampled negatives, raw and corrected.
 
-An item with rank r among n candidates, ranked again among 1 + m of them (itself and m drawn
-negatives), has a sampled rank j = 1 .. m + 1 with a chance P(j | r) that depends on n, m and the kind
-of draw alone. A raw sampled metric averages f(j), which is not the wanted f(r). A correction averages a
-table f^(j) instead, made once for (f, n, m, draw): a value is a look-up.
+Take an item with rank r among n candidates, and rank it again among 1 + m (itself and m drawn negatives).
+It has a sampled rank j = 1 .. m + 1 with chance P(j | r), which depends on n, m and the kind of draw alone.
+A raw sampled metric averages f(j) in place of the wanted f(r). A correction averages a table f^(j) instead,
+made once for (f, n, m, draw): a value is a look-up.
 
 Axes: r ranks, j sampled ranks (index 0 is rank 1), c cut-offs, u users, p truth items, b histograms.
 
-Sources: Krichene and Rendle 2020, "On sampled metrics for item recommendation", sections 4 and 5;
-Jin, Li, Mudrak, Gao and Liu 2021, "On estimating recommendation evaluation metrics under sampling".
+Sources: Krichene and Rendle 2020, "On sampled metrics for item recommendation", sections 4 and 5; Jin, Li,
+Mudrak, Gao and Liu 2021, "On estimating recommendation evaluation metrics under sampling".
 """
 
 from __future__ import annotations
@@ -35,36 +35,39 @@ MOST_DRAWS = 4096
 """Largest m: tables take up to O(m^3) time, and so many draws save hardly anything."""
 
 ONE_BY_ONE = 256
-"""Ranks at either end of the catalogue that are never merged into panels."""
+"""Ranks at either end of the catalogue, never merged into panels."""
 
 POINTS = 24
-"""Number of points that represent a panel of ranks (see `representative_ranks`)."""
+"""Points standing for a panel of ranks (see `representative_ranks`)."""
 
 CONDITION = 1e-10
-"""Directions of the least squares that shrink by more than this are left out."""
+"""Least-squares directions shrinking by more than this are left out."""
 
 GAMMA = 0.01
-"""Weight of the variance in `bias_variance`."""
+"""Weight of variance in `bias_variance`."""
 
 PLAIN = Definition()
-"""Default definition of tables."""
+"""Default definition for tables."""
 
 DISCOUNTS: dict[str, Callable[[Floats], Floats]] = {
     "log2": lambda r: 1.0 / np.log2(r + 1.0),
     "log2_max2": lambda r: 1.0 / np.log2(np.maximum(r, 2.0)),
     "ln": lambda r: 1.0 / np.log(r + 1.0),
 }
-"""The discounts of `chunk.Chunk`, for real ranks."""
+"""The discounts in `chunk.Chunk`, for real ranks."""
 
 ITERATIONS = 200
-"""Number of EM steps in `rank_distribution`."""
+"""EM steps in `rank_distribution`."""
 
 
 @dataclass(frozen=True)
 class NegativeDraw:
-    """m negatives drawn from the n - 1 candidates that are not the item itself.
+    """m negatives drawn from the n - 1 candidates beside the item.
 
-    A stored draw by hash is without replacement. Raises ConfigError for an impossible draw.
+    A stored draw by hash is without replacement.
+
+    Raises:
+        ConfigError: the draw is impossible.
     """
 
     n: int
@@ -80,11 +83,11 @@ class NegativeDraw:
             )
 
     def chances(self, rank_r: npt.NDArray[np.float64] | npt.NDArray[np.int64]) -> Floats:
-        """Return P(j | r), float64 (r, m + 1): binomial with replacement, else hypergeometric.
+        """Return P(j | r), float64 (r, m + 1).
 
-        P(j | r) ~ C(m, j - 1) prod_{i < j - 1} (r - 1 - s i) prod_{i < m - j + 1} (n - r - s i), s = 0
-        with replacement and 1 without; relative error about 1e-12. Ranks may lie between whole
-        numbers, without replacement from m + 1 to n - m.
+        Binomial with replacement, else hypergeometric. P(j | r) ~ C(m, j - 1) prod_{i < j - 1} (r - 1 - s
+        i) prod_{i < m - j + 1} (n - r - s i), s = 0 with replacement and 1 without; relative error about
+        1e-12. Ranks may lie between whole numbers, without replacement from m + 1 to n - m.
         """
         s = 0 if self.replacement else 1
         step = s * np.arange(self.m)
@@ -92,14 +95,17 @@ class NegativeDraw:
         below = _log_products((self.n - rank_r[:, None] - step) / (self.n - 1))
         ways = np.concatenate([[0.0], np.cumsum(np.log(np.arange(1.0, self.m + 1)))])
         log_rj = above + below[:, ::-1] - ways - ways[::-1]
-        # The division supplies the factors without j: the chances of a rank add up to 1.
+        # The division supplies the factors without j: a rank's chances add up to 1.
         chance_rj = np.exp(log_rj - log_rj.max(axis=1, keepdims=True))
         normal: Floats = chance_rj / chance_rj.sum(axis=1, keepdims=True)
         return normal
 
 
 def _log_products(factor_ri: Floats) -> Floats:
-    """Return logarithms of the products of the first 0, 1, .. m factors, -inf from a factor <= 0 on."""
+    """Return log products of the first 0, 1, .. m factors.
+
+    -inf from a factor <= 0 on.
+    """
     with np.errstate(divide="ignore"):
         logs = np.log(np.maximum(factor_ri, 0.0))
     return np.concatenate([np.zeros((len(logs), 1)), np.cumsum(logs, axis=1)], axis=1)
@@ -110,10 +116,12 @@ def _log_products(factor_ri: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Cut:
-    """Ranks and cut-offs of values under a definition.
+    """Ranks and cut-offs for values under a definition.
 
-    rank, k, listed: (r, c): ranks, cut-offs (uncut: n), and true if the value is not 0
-    n: number of ranked candidates
+    Attributes:
+        rank, k, listed: (r, c): ranks, cut-offs (uncut: n), and true if the value is not 0.
+        n: number of ranked candidates.
+        definition: the evaluation definition.
     """
 
     rank: Floats
@@ -123,12 +131,12 @@ class Cut:
     definition: Definition
 
     def discount(self, rank: Floats) -> Floats:
-        """Return the definition's discount of a rank."""
+        """Return a rank's discount by the definition."""
         return np.asarray(DISCOUNTS[self.definition.discount](rank))
 
     @property
     def ideal(self) -> Floats:
-        """Return the DCG of the best list of one relevant item, (c,)."""
+        """Return the best DCG with one relevant item, (c,)."""
         first = self.discount(np.ones(1))
         if self.definition.ideal != "k":
             return np.broadcast_to(first, self.k.shape[1:])
@@ -145,7 +153,10 @@ def _precision(cut: Cut) -> Floats:
 
 
 def _average_precision(cut: Cut) -> Floats:
-    """Return 1 / r; as a mean of precisions sum_{i = r}^k 1 / i / k, continued by the digamma function."""
+    """Return 1 / r, or its continued mean of precisions.
+
+    The mean is sum_{i = r}^k 1 / i / k, continued by the digamma function.
+    """
     whole = cut.definition.map_cut == "uncut"
     k = np.full_like(cut.k, cut.n) if whole else cut.k
     shown = cut.rank <= cut.n if whole else cut.listed
@@ -175,22 +186,25 @@ RANK_METRICS: dict[str, Callable[[Cut], Floats]] = {
     "mrr": _reciprocal_rank,
     "ndcg": _ndcg,
 }
-"""Functions f(r), (r, c), of a user with one relevant item, under the definition.
+"""Functions f(r), (r, c), for a user with one relevant item, under the definition.
 
-At whole ranks they equal `metrics.kernels.accuracy` for such a user; between whole ranks, which
-corrections need, they use the same formula with a real r.
+At whole ranks they equal `metrics.kernels.accuracy` for such a user. Corrections need values between whole
+ranks, too: there f uses the same formula with a real r.
 """
 
 
 def _admits_zero_gain(definition: Definition) -> bool:
-    """Return true if the definition counts items as relevant whose grade is 0 or below."""
+    """Tell whether items with grade 0 or below count as relevant."""
     if definition.threshold is None:
         return definition.grade_origin > 0
     return definition.threshold <= definition.grade_origin
 
 
 def no_value(metric: str, definition: Definition) -> str | None:
-    """Return the reason why a metric does not follow from the rank of one item; None if it does."""
+    """Return why one item's rank does not determine a metric.
+
+    None: it does.
+    """
     if metric not in RANK_METRICS:
         return "it does not follow from the rank of one item"
     axes = ("ties", "ndcg_ties") if metric == "ndcg" else ("ties",)
@@ -214,9 +228,12 @@ def rank_values(
     n: float,
     definition: Definition = PLAIN,
 ) -> Floats:
-    """Return f(r) of one relevant item among n candidates at each cut-off: (r,) -> float64 (r, c).
+    """Return f(r) for one relevant item, at each cut-off.
 
-    Raises ConfigError for a metric or definition that a single rank does not determine (`no_value`).
+    (r,) -> float64 (r, c); n candidates are ranked.
+
+    Raises:
+        ConfigError: a single rank does not determine the metric or definition (`no_value`).
     """
     if metric not in RANK_METRICS:
         raise ConfigError(f"'{metric}' has no value of a single rank", nearest(metric, RANK_METRICS))
@@ -231,17 +248,17 @@ def rank_values(
 
 
 def rank_definition(metric: str, definition: Definition) -> Definition:
-    """Return the definition whose rule for ties gives the rank that a metric uses."""
+    """Return the definition whose tie rule ranks for a metric."""
     if metric == "map" and definition.ap_ties == "last_rank" and definition.ap == "precision_at_hits":
         return definition.model_copy(update={"ties": "pessimistic"})
     return definition
 
 
 def sampled_ranks(rankings: Rankings, definition: Definition) -> Ints:
-    """Return the rank of each truth item among itself and the drawn negatives, int64 (p,); 0: not ranked.
+    """Rank each truth item among itself and the negatives.
 
-    Other truth items of the user among the candidates are removed: each is measured against negatives
-    alone. Ties follow the definition's rule (see `rank_definition`).
+    Returns int64 (p,); 0: not ranked. The user's other truth items are removed: each is measured against
+    negatives alone. Ties follow the definition's rule (see `rank_definition`).
     """
     chunk = Chunk(rankings, (1,), definition)
     rank = chunk.rank_p
@@ -255,15 +272,16 @@ def sampled_ranks(rankings: Rankings, definition: Definition) -> Ints:
 
 
 def user_values(offsets: Ints, rank_p: Ints, table_jc: Floats) -> Floats:
-    """Return the mean of the table over each user's truth items, float64 (u, c); NaN for users without any.
+    """Average the table over users' truth items, float64 (u, c).
 
-    offsets: (u + 1,), the truth items of each user; rank_p: as `sampled_ranks` gives them
+    NaN for users without any. offsets: (u + 1,), each user's truth items; rank_p: as `sampled_ranks` gives
+    them.
     """
     lookup = np.concatenate([np.zeros((1, table_jc.shape[1])), table_jc])[rank_p]
     count = np.diff(offsets)
     mean: Floats = np.full((len(count), table_jc.shape[1]), np.nan)
     has_items = count > 0
-    if has_items.any():  # each user's rows by themselves: no bit depends on other users of the batch
+    if has_items.any():  # each user's rows by themselves: no bit depends on the batch's other users
         total = np.add.reduceat(lookup, offsets[:-1][has_items], axis=0)
         mean[has_items] = total / count[has_items, None]
     return mean
@@ -274,20 +292,22 @@ def user_values(offsets: Ints, rank_p: Ints, table_jc: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Ranks with weights: sum_r w_r g(r) is the sum of g over 1 .. n. Both float64 (r,)."""
+    """Weighted ranks for sums over all ranks, float64 (r,).
+
+    sum_r w_r g(r) is the sum of g over 1 .. n.
+    """
 
     rank: Floats
     weight: Floats
 
 
 def representative_ranks(draw: NegativeDraw, ks: Ks = ()) -> Ranks:
-    """Return a few thousand ranks that represent all n.
+    """Return a few thousand ranks to stand for all n.
 
-    The first and last max(k, m, 256) ranks represent themselves. Between, panels that double in
-    length up to n / sqrt(m), each with the 24 Gauss points of its whole numbers, which are exact for
-    polynomials up to degree 47: sums of P(i | r) P(j | r) and of P(j | r) f(r) differ from the full ones
-    by less than 1e-13 of the largest (measured at n = 200,000). Up to
-    about 1,000 items all ranks are returned.
+    The first and last max(k, m, 256) ranks stand for themselves. Between them lie panels of doubling length
+    up to n / sqrt(m). Each has the 24 Gauss points of its whole numbers, exact for polynomials up to degree
+    47: sums of P(i | r) P(j | r) and of P(j | r) f(r) differ from the full ones by less than 1e-13 of the
+    largest (measured at n = 200,000). Up to about 1,000 items all ranks are returned.
     """
     ends = max(ONE_BY_ONE, draw.m, *(k or 1 for k in ks), 1)
     if draw.n <= 4 * ends:
@@ -302,7 +322,10 @@ def representative_ranks(draw: NegativeDraw, ks: Ks = ()) -> Ranks:
 
 
 def _panels(draw: NegativeDraw, ends: int) -> Iterator[tuple[int, int]]:
-    """Yield bounds (a, b] of panels from `ends` to n - `ends`, the same from both sides."""
+    """Yield panel bounds (a, b] from `ends` to n - `ends`.
+
+    They are the same from both sides.
+    """
     half, widest = draw.n // 2, max(POINTS, draw.n // isqrt(draw.m) // 2)
     edges = [ends]
     while edges[-1] < half:
@@ -311,17 +334,18 @@ def _panels(draw: NegativeDraw, ends: int) -> Iterator[tuple[int, int]]:
 
 
 def _panel(a: int, b: int) -> tuple[Floats, Floats]:
-    """Return Gauss points and weights for the sum over a + 1 .. b."""
+    """Return Gauss points and weights to sum over a + 1 .. b."""
     node, weight = _gauss(b - a)
     return a + 1 + node, weight
 
 
 @lru_cache(maxsize=256)
 def _gauss(length: int) -> tuple[Floats, Floats]:
-    """Return points in [0, length - 1] and weights exact for sums of polynomials over 0 .. length - 1.
+    """Return points in [0, length - 1], and their weights.
 
-    They follow from the recurrence of the discrete Chebyshev polynomials, beta_i = i^2 (L^2 - i^2) /
-    (4 (4 i^2 - 1)) (Gautschi 2004, "Orthogonal polynomials", table 1.2), by Golub and Welsch.
+    The weights are exact for sums of polynomials over 0 .. length - 1. They follow from the recurrence for
+    discrete Chebyshev polynomials, beta_i = i^2 (L^2 - i^2) / (4 (4 i^2 - 1)) (Gautschi 2004, "Orthogonal
+    polynomials", table 1.2), by Golub and Welsch.
     """
     i = np.arange(1.0, min(POINTS, length))
     side = np.sqrt(i**2 * (length**2 - i**2) / (4 * (4 * i**2 - 1)))
@@ -333,17 +357,20 @@ def _gauss(length: int) -> tuple[Floats, Floats]:
 
 
 def raw(metric: str, ks: Ks, draw: NegativeDraw, definition: Definition = PLAIN) -> Floats:
-    """Return f(j): the plain sampled metric, (m + 1, c). It does not estimate the metric over all items."""
+    """Return f(j): the plain sampled metric, (m + 1, c).
+
+    It does not estimate the metric over all items.
+    """
     return rank_values(metric, np.arange(1, draw.m + 2), ks, draw.m + 1, definition)
 
 
 def rank_estimate(metric: str, ks: Ks, draw: NegativeDraw, definition: Definition = PLAIN) -> Floats:
-    """Return f(1 + (n - 1) (j - 1) / m), (m + 1, c): f of the unbiased estimate of the rank.
+    """Return f(1 + (n - 1) (j - 1) / m), (m + 1, c).
 
-    It cannot distinguish ranks from 2 to (n - 1) / m: below that cut-off all depends on j = 1. Krichene
-    and Rendle round the estimated rank down to a whole number; this function does not, since the rounded
-    rank is biased. Between whole ranks f falls, so that its values lie below theirs, by up to 8e-4 in
-    NDCG at n = 1,000 with 99 negatives.
+    This is f at the unbiased estimate of the rank. It cannot distinguish ranks from 2 to (n - 1) / m: below
+    that cut-off all depends on j = 1. Krichene and Rendle round the estimated rank down to a whole number;
+    this function does not, since the rounded rank is biased. Between whole ranks f falls, so its values lie
+    below theirs, by up to 8e-4 in NDCG at n = 1,000 with 99 negatives.
     """
     j = np.arange(1, draw.m + 2)
     return rank_values(metric, 1 + (draw.n - 1) * (j - 1) / draw.m, ks, draw.n, definition)
@@ -352,11 +379,12 @@ def rank_estimate(metric: str, ks: Ks, draw: NegativeDraw, definition: Definitio
 def least_squares(
     metric: str, ks: Ks, draw: NegativeDraw, definition: Definition = PLAIN, *, monotone: bool = False
 ) -> Floats:
-    """Return the table of least bias, (m + 1, c): it minimises sum_r (E[f^(j) | r] - f(r))^2.
+    """Return the least biased table, (m + 1, c).
 
-    Every rank has the same weight. With few draws from many items f^ takes huge values of either sign,
-    and a mean over users is noise; directions that sampling shrinks by more than 1e-10 are left out.
-    `monotone` requires that f^ does not rise with j, which limits the values at the price of some bias.
+    It minimises sum_r (E[f^(j) | r] - f(r))^2. Every rank has the same weight. With few draws from many
+    items f^ takes huge values with either sign, and a mean over users is noise; directions shrunk by more
+    than 1e-10 are left out. `monotone` keeps f^ from rising with j: this limits the values at the price of
+    some bias.
     """
     ranks = representative_ranks(draw, ks)
     root = np.sqrt(ranks.weight / draw.n)[:, None]
@@ -368,7 +396,10 @@ def least_squares(
 
 
 def _falling_least_squares(a_rj: Floats, b_rc: Floats) -> Floats:
-    """Return f^(j) = level + sum of the falls from j on, falls >= 0, by non-negative least squares."""
+    """Return f^(j) = level + falls from j on, falls >= 0.
+
+    Solved by non-negative least squares.
+    """
     q_ri, r_ij = np.linalg.qr(a_rj)
     size = r_ij.shape[1]
     falls = np.triu(np.ones((size, size)))[:, :-1]
@@ -383,11 +414,14 @@ def _falling_least_squares(a_rj: Floats, b_rc: Floats) -> Floats:
 def bias_variance(
     metric: str, ks: Ks, draw: NegativeDraw, definition: Definition = PLAIN, *, gamma: float = GAMMA
 ) -> Floats:
-    """Minimise sum_r (E[f^(j) | r] - f(r))^2 + gamma Var[f^(j) | r]; return the table (m + 1, c).
+    """Return the table (m + 1, c) trading bias for variance.
 
-    f^ = ((1 - gamma) A'A + gamma diag(c))^-1 A'b, A = P(j | r), b = f(r), c_j = sum_r P(j | r); with
-    gamma = 1 it is the mean of f(r) given j if all ranks are equally likely. Raises ConfigError unless
-    0 < gamma <= 1.
+    It minimises sum_r (E[f^(j) | r] - f(r))^2 + gamma Var[f^(j) | r]. f^ = ((1 - gamma) A'A + gamma
+    diag(c))^-1 A'b, A = P(j | r), b = f(r), c_j = sum_r P(j | r); with gamma = 1 it is the mean of f(r)
+    given j if all ranks are equally likely.
+
+    Raises:
+        ConfigError: not 0 < gamma <= 1.
     """
     if not 0 < gamma <= 1:
         raise ConfigError(f"gamma {gamma} is not above 0 and at most 1", "0.1 and 0.01 are usual")
@@ -408,26 +442,27 @@ ESTIMATORS: dict[str, Callable[[str, Ks, NegativeDraw, Definition], Floats]] = {
     "monotone_least_squares": partial(least_squares, monotone=True),
     "bias_variance": bias_variance,
 }
-"""Tables that need only the draw, by their name in the column `estimator`."""
+"""Tables built from the draw alone, by their name in the column `estimator`."""
 
 
 def rank_distribution(
     count_bj: Ints | Floats, draw: NegativeDraw, ks: Ks = (), steps: int = ITERATIONS
 ) -> tuple[Ranks, Floats]:
-    """Return the shares of true ranks under which these sampled ranks are most likely, by EM.
+    """Return the likeliest shares of true ranks, by EM.
 
-    pi_r <- pi_r sum_j (h_j / N) P(j | r) / sum_q pi_q P(j | q), from pi_r = 1 / n. Shares of ranks are
-    not identified if n > m + 1: the result depends on the start and the number of steps, which are
-    therefore the same for all models. The grid of `representative_ranks` changes no more than its sums do.
+    pi_r <- pi_r sum_j (h_j / N) P(j | r) / sum_q pi_q P(j | q), from pi_r = 1 / n. If n > m + 1, many
+    shares are equally likely: the result depends on the start and the number of steps, so these are the
+    same for all models. The grid of `representative_ranks` changes no more than its sums do.
 
     Args:
-        count_bj: counts of each sampled rank, one histogram per row (e.g. one per bootstrap replicate).
-        draw: the draw of the negatives.
+        count_bj: how often each sampled rank occurs, one histogram per row (e.g. one per bootstrap
+            replicate).
+        draw: how negatives were drawn.
         ks: cut-offs up to which each rank is its own point.
-        steps: number of steps of EM.
+        steps: EM steps.
 
     Returns:
-        the ranks, and the share of each (weights included), float64 (b, r).
+        The ranks, and each one's share (weights included), float64 (b, r).
     """
     ranks = representative_ranks(draw, ks)
     chance_rj = draw.chances(ranks.rank)

@@ -1,10 +1,9 @@
-"""Strata of items by propensity, and the number of strata that a table of estimates proposes.
+"""Item strata by propensity, and how many to use.
 
-The state is a histogram: for each different propensity its items and interactions. Propensities from
-counts have few different values; others are first rounded up (`round_propensities`), which does not
-change their order, so that equal mass and equal count, cut at rounded values, hold for the values
-themselves too.
-Axes: x different propensities, ascending; s strata, stratum 0 the least shown; n items.
+The state is a histogram: each different propensity has its items and interactions. Propensities from counts
+have few different values; others are first rounded up (`round_propensities`). This does not change their
+order, so equal mass and equal count, cut at rounded values, hold for the values themselves too. Axes: x
+different propensities, ascending; s strata, stratum 0 the least shown; n items.
 """
 
 from __future__ import annotations
@@ -22,15 +21,18 @@ from recbench_spark.errors import ConfigError, DataError
 Kind = Literal["equal_width", "equal_mass", "equal_count"]
 
 FEWEST, MOST = 2, 10
-"""Smallest and largest number of strata."""
+"""Fewest and most strata."""
 
 
 @dataclass(frozen=True)
 class StratumEdges:
-    """Edges of the strata: stratum s holds edges[s - 1] < propensity <= edges[s].
+    """Edges: stratum s holds edges[s - 1] < propensity <= edges[s].
 
-    edges: (s - 1,); items, interactions: (s,), their numbers in each stratum
-    kind: the equal quantity; requested: number of strata; a few large values can leave fewer
+    Attributes:
+        edges: (s - 1,).
+        items, interactions: (s,), their numbers in each stratum.
+        kind: the equal quantity.
+        requested: number of strata; a few large values can leave fewer.
     """
 
     kind: Kind
@@ -40,7 +42,7 @@ class StratumEdges:
     interactions: Ints
 
     def assign(self, propensity_n: npt.NDArray[Any]) -> Ints:
-        """Return the stratum of each propensity, (n,)."""
+        """Return each propensity's stratum, (n,)."""
         return assign(propensity_n, self.edges)
 
     @property
@@ -50,7 +52,7 @@ class StratumEdges:
 
 
 def assign(propensity_n: npt.NDArray[Any], edges: npt.NDArray[Any]) -> Ints:
-    """Return the number of edges below each propensity, int64 (n,)."""
+    """Count the edges below each propensity, int64 (n,)."""
     return np.searchsorted(edges, propensity_n, side="left").astype(np.int64)
 
 
@@ -61,11 +63,12 @@ def cut(
     items_x: npt.NDArray[Any],
     interactions_x: npt.NDArray[Any],
 ) -> StratumEdges:
-    """Make strata of equal width of propensity, of equal mass (interactions) or of equal count (items).
+    """Make strata with equal width, mass or count.
 
-    The code of Jadidinejad et al. 2021 has equal width; nearly all items lie in its first stratum, and
-    a stratum may be empty. Equal mass and count cut where the running total is nearest to j / s of
-    the whole (ties: lower); items of one propensity stay together.
+    Width is that of propensities, mass counts interactions, count counts items. The code by Jadidinejad et
+    al. 2021 has equal width; nearly all items lie in its first stratum, and a stratum may be empty. Equal
+    mass and count cut where the running total is nearest to j / s of the whole (ties: lower); items with
+    one propensity stay together.
     """
     if not FEWEST <= n_strata <= MOST:
         raise ConfigError(f"{n_strata} strata", f"ask for {FEWEST} to {MOST}")
@@ -81,10 +84,11 @@ def cut(
 
 
 def round_propensities(propensity_n: npt.NDArray[Any], bits: int = 10) -> Floats:
-    """Round positive propensities up to `bits` bits of mantissa: relative change below 2^-bits.
+    """Round positive propensities up to `bits` bits of mantissa.
 
-    The order does not change: p <= q gives rounded(p) <= rounded(q), and p <= e exactly if
-    rounded(p) <= e for each rounded e. At most 2^bits different values between two powers of two.
+    The relative change is below 2^-bits. The order does not change: p <= q gives rounded(p) <= rounded(q),
+    and p <= e exactly if rounded(p) <= e for each rounded e. At most 2^bits different values between two
+    powers of two.
     """
     low = np.int64((1 << (52 - bits)) - 1)
     whole = np.asarray(propensity_n, dtype=np.float64).view(np.int64)
@@ -92,11 +96,11 @@ def round_propensities(propensity_n: npt.NDArray[Any], bits: int = 10) -> Floats
 
 
 def propose(strata_k: Sequence[int], low_k: Sequence[float], high_k: Sequence[float]) -> int | None:
-    """Return the smallest number of strata after which two more steps make no visible change.
+    """Propose the smallest number of strata with stable values.
 
-    For each k of strata_k, ascending, low and high are the interval of V(next k) - V(k), from one
-    paired bootstrap. k is proposed if this interval and the next one contain 0 (at the end, this one);
-    None: no k is proposed.
+    After it, two more steps make no visible change. For each k in strata_k, ascending, low and high are the
+    interval of V(next k) - V(k), from one paired bootstrap. k is proposed if this interval and the next one
+    contain 0 (at the end, this one); None: no k is proposed.
     """
     agree = [low <= 0 <= high for low, high in zip(low_k, high_k, strict=True)]
     for place, k in enumerate(strata_k[: len(agree)]):
@@ -121,7 +125,10 @@ def _histogram(
 
 
 def _nearest_cuts(amount_x: Ints, n_strata: int) -> Ints:
-    """Return the last value of each stratum but the highest; cuts that coincide become one."""
+    """Return each stratum's last value, without the highest stratum.
+
+    Cuts at the same value become one.
+    """
     running = np.cumsum(amount_x)[:-1] * n_strata
     wanted = np.arange(1, n_strata) * int(amount_x.sum())
     places = [int(np.argmin(np.abs(running - goal))) for goal in wanted]
