@@ -1,8 +1,9 @@
-"""Revisions: a whole number for each part of the code whose labels, ids or numbers can change.
+"""Revisions: whole numbers for code whose results can change.
 
-Whoever changes a number raises the revision of the part that computes it, and adds a line. The revision
-enters the hash of everything that depends on that part. So results of older code in a warehouse are not
-reused ("already made", "nothing to do") and not mixed with new ones: they stay under their old name.
+Each part of the code with labels, ids or numbers has one. Whoever changes a number raises the revision of
+the part that computes it, and adds a line. The revision enters the hash of everything which depends on that
+part. So results of older code in a warehouse are not reused ("already made", "nothing to do") and not mixed
+with new ones: they stay under their old name.
 
 | names                        | enter                                                         |
 |------------------------------|---------------------------------------------------------------|
@@ -12,8 +13,8 @@ reused ("already made", "nothing to do") and not mixed with new ones: they stay 
 | rankings ... propensities    | `run_key`, of the runs that have such numbers                 |
 | comparisons ... paradoxes    | `comparison_id`, `change_id`, `paradox_id`                    |
 
-A name that is not listed has revision 1, and revision 1 changes no hash. So a new name, or a new setting
-with a default, makes no older result invalid.
+A name missing here has revision 1, and revision 1 changes no hash. So a new name, or a new setting with a
+default, makes no older result invalid.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 FIRST = 1
-"""Revision of everything that has not changed since version 0.1.0."""
+"""Revision of everything unchanged since version 0.1.0."""
 
 REVISIONS: dict[str, int] = {
     # --- parts of a split
@@ -147,11 +148,11 @@ REVISIONS: dict[str, int] = {
 SHARED = frozenset(
     {"splits", "ids", "candidates", "propensities", "rankings", "metrics", "sampled", "exposure", "values"}
 )
-"""Names of the code behind numbers of models of every kind."""
+"""Names of code behind the numbers of models of every kind."""
 
 
 def select_revisions(*names: str) -> dict[str, int]:
-    """Return the revisions of these names; names with the first revision are left out.
+    """Return the revisions of these names, except first revisions.
 
     >>> select_revisions("rankings", "a kind of model that never changed")
     {}
@@ -160,7 +161,9 @@ def select_revisions(*names: str) -> dict[str, int]:
 
 
 def describe_changes(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the differences of two sets of revisions in words; a missing name has the first revision.
+    """Describe the differences between two sets of revisions.
+
+    A missing name has the first revision.
 
     >>> describe_changes({"splits": 2}, {"splits": 3, "item_knn": 2})
     ('item_knn 1 -> 2', 'splits 2 -> 3')
