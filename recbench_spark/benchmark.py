@@ -95,7 +95,7 @@ def _run_night(
 
 
 def hold_caches(store: FileTables) -> AbstractContextManager[None]:
-    """Return the context which frees a night's cached frames.
+    """Return a context to free a night's cached frames.
 
     It removes them from Spark's memory in the end.
     """
@@ -310,7 +310,7 @@ def run_group(
 ) -> None:
     """Rank, measure and publish models in one pass.
 
-    One commit publishes all models which did not fail.
+    One commit publishes all models without a failure.
     """
     group_ids = {ready.run_id for ready in group}
     group_runs = [run for run in runs if run.run_id in group_ids]

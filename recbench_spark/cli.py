@@ -278,7 +278,7 @@ def _exit(code: int, own: bool) -> NoReturn:
 
 
 _exit_codes: list[int] = []
-"""Exit code of a job which owns the process."""
+"""Exit code of a job with its own process."""
 
 
 def _end_process() -> None:
@@ -302,7 +302,7 @@ atexit.register(_end_process)
 def find_library_python(name: str, environments: Path) -> str:
     """Return the Python in another library's environment.
 
-    Jobs which measure this library use it.
+    Jobs use it to measure this library.
 
     Raises:
         ConfigError: the environment does not exist.

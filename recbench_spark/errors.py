@@ -61,7 +61,7 @@ class DivergedError(DataError):
 
 
 class FallbackToSpark(DataError):  # noqa: N818 (a signal, caught where it is awaited)
-    """A value which a task cannot read itself.
+    """A value no task can read itself.
 
     Spark's readers read it, or explain its fault.
     """
@@ -74,7 +74,7 @@ class ProtocolError(RecbenchError):
 class EmptyPartError(ProtocolError):
     """A split trains or tests no rows.
 
-    `ends`: first and last time of a log which is cut by time.
+    `ends`: a log's first and last time, if it is cut by time.
     """
 
     def __init__(self, message: str, hint: str = "", ends: tuple[int, int] | None = None) -> None:
@@ -131,7 +131,10 @@ def is_cancelled(error: BaseException) -> bool:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint such as `did you mean 'ndcg'? known: ndcg`."""
+    """Return a hint with the nearest known name.
+
+    An example is `did you mean 'ndcg'? known: hit, map, ndcg`.
+    """
     options = sorted(str(option) for option in known)
     if not options:
         return "there is none"

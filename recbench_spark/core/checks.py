@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 TRAINING_ROWS = "list rows of training items"
-"""Name of the check which counts list rows with an item from the user's training rows."""
+"""Name of the check on list rows with items from the user's training rows."""
 
 
 class CheckWarning(UserWarning):
@@ -30,7 +30,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """True without a threshold, or up to it."""
+        """True without a threshold, or for values up to it."""
         return self.threshold is None or self.observed <= self.threshold
 
     def summary_line(self) -> str:

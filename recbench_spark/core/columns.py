@@ -44,7 +44,7 @@ def map_type(key: pa.DataType, value: pa.DataType) -> pa.DataType:
 
 @dataclass(frozen=True)
 class TableColumn:
-    """One column: name, type, and its meaning for who queries."""
+    """One column: name, type, and its meaning for readers."""
 
     name: str
     type: pa.DataType
@@ -88,7 +88,7 @@ class Table:
 
 
 def text_column(name: str, comment: str) -> TableColumn:
-    """Return a text column which is never NULL."""
+    """Return a text column without NULL."""
     return TableColumn(name, STRING, comment, nullable=False)
 
 

@@ -85,7 +85,7 @@ def list_sources(file: str) -> set[str]:
 
 @cache
 def list_imports(file: str) -> frozenset[str]:
-    """Return the package's files which a source imports.
+    """Return the package's files imported by a source.
 
     A name after `import` may be a module.
     """

@@ -31,7 +31,7 @@ DrawEstimator = Literal[
 
 
 SAMPLED = ("uniform", "popularity")
-"""Values of the axis `candidates` which draw items."""
+"""Values of the axis `candidates` for drawn items."""
 
 DEFAULT_TIE_SEED = 42
 """Default seed for hashed ties."""
@@ -127,7 +127,7 @@ class Definition(BaseModel):
         return self.model_copy(update={"gaps": "keep"})
 
     def describe(self, axes: Iterable[str] | None = None) -> str:
-        """Return `v1`, and the axes which differ from the defaults.
+        """Return `v1`, and all axes without their default.
 
         Args:
             axes: names of the axes to look at; None: all.
@@ -145,7 +145,7 @@ ADDED_LATER = ("grade_origin", "ndcg_ties", "tie_seed", "draw", "gaps")
 """Later axes: with their default they enter no key, so old keys stay."""
 
 GRADED_GAINS = ("linear", "exponential")
-"""Gains which follow from relevance - `grade_origin`."""
+"""Gains computed from relevance - `grade_origin`."""
 
 LENSKIT: dict[str, Any] = {
     "users": "output",

@@ -30,7 +30,7 @@ MAX_DEPTH = 50
 """Levels of nested sections; a benchmark file has six."""
 
 MAX_ALIAS_NODES = 100_000
-"""Nodes which aliases (`*name`) may add to those written: a few lines can stand for millions of nodes."""
+"""Nodes that aliases (`*name`) may add to those written: a few lines can stand for millions of nodes."""
 
 
 def load_yaml(text: str, where: str) -> Any:
@@ -117,7 +117,7 @@ def _check_key(event: NodeEvent, section: _OpenNode, where: str) -> None:
 
 OCTAL = re.compile(r"[-+]?0[0-7_]+")
 BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
-"""Numbers which YAML 1.1 reads in base 8 (010) or base 60 (1:10); authors of settings mean neither."""
+"""Numbers in base 8 (010) or base 60 (1:10) for YAML 1.1; authors of settings mean neither."""
 
 
 def _refuse_old_number(event: ScalarEvent, where: str) -> None:

@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 from recbench_spark.errors import DataError, SchemaError
 
 EXACT_BITS = {"halffloat": 11, "float": 24, "double": 53}
-"""Bits of the whole numbers which floats of a type (Arrow's and Spark's name) can tell apart."""
+"""Bits for whole numbers which a type of floats (Arrow's and Spark's name) can tell apart."""
 
 SAFE_DIGITS = 18
 """Whole numbers with so many digits fit into 64 bits."""
@@ -76,7 +76,7 @@ NEARLY_ALL = 0.9
 """Share of common ids below which a warning names a spelling that reaches it."""
 
 LETTER_CASE = "capital letters"
-"""The change which makes capital letters small; `SPELLINGS` has no pattern for it."""
+"""The change to small letters; `SPELLINGS` has no pattern for it."""
 
 SPELLINGS: dict[str, tuple[str, str]] = {
     "blanks around ids": (r"^[\s\p{Z}\x{feff}\x{200b}]+|[\s\p{Z}\x{feff}\x{200b}]+$", ""),
@@ -86,7 +86,7 @@ SPELLINGS: dict[str, tuple[str, str]] = {
     "separators": (r"[\s_./:|#-]+", ""),
     "zeros in front": (r"(^|[^0-9])0+([0-9])", "\\1\\2"),
 }
-"""Differences between two spellings of an id: pattern and replacement, in the order of use."""
+"""Differences between an id's two spellings: pattern and replacement, in order of use."""
 
 
 def respell(ids: pa.Array, changes: Sequence[str]) -> pa.Array:
@@ -215,13 +215,13 @@ def _as_bytes(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 @dataclass(frozen=True)
 class WrongIds:
-    """A column's values which are no ids.
+    """A column's values unfit as ids.
 
     Attributes:
         what: name of the table and column.
         rows: number of rows.
         kind: type of the column.
-        expected: the form which the values lack.
+        expected: the form missing in the values.
         example: the first value.
     """
 
@@ -244,9 +244,9 @@ class WrongIds:
 
 
 def find_wrong_ids(column: pa.ChunkedArray, what: str) -> WrongIds | None:
-    """Return the values which `as_ids` refuses; None: no such.
+    """Return the values refused by `as_ids`, or None.
 
-    Then it would raise DataError.
+    For these, `as_ids` raises DataError.
     """
     kind = column.type
     if pa.types.is_dictionary(kind):
@@ -388,7 +388,7 @@ class IdSides(Protocol):
         """Count common ids after changes of `SPELLINGS`."""
 
     def drop_common(self) -> IdSides:
-        """Return each side's ids which the other lacks."""
+        """Return each side's ids without those in common."""
 
 
 def find_other_spelling(overlap: IdOverlap, sides: IdSides, least: float) -> tuple[IdOverlap, str] | None:
@@ -417,7 +417,7 @@ def find_other_spelling(overlap: IdOverlap, sides: IdSides, least: float) -> tup
 
 
 def refuse_other_spelling(overlap: IdOverlap, sides: IdSides) -> None:
-    """Refuse ids which would meet in another spelling only.
+    """Refuse ids that would meet only in another spelling.
 
     Raises:
         DataError: the message has the spelling, and three ids from each side.

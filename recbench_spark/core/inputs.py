@@ -32,7 +32,7 @@ class PinnedInput:
 
     Attributes:
         path: as in the settings.
-        identity: a text which is equal for equal content.
+        identity: a text, equal for equal content.
         version: version of a Delta table; None: plain files.
         read_fingerprint: returns the present content's fingerprint.
         fingerprint: the content's fingerprint at the first look; another one later means a change.
@@ -120,7 +120,7 @@ def change_error(path: str) -> DataError:
 
 
 def time_travel_options(options: Options) -> dict[str, str]:
-    """Return the options which choose a Delta table's version.
+    """Return the options to choose a Delta table's version.
 
     Their names stay unchanged.
     """

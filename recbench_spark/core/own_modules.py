@@ -49,7 +49,7 @@ def import_own(name: str) -> ModuleType:
 
 
 def list_own_modules() -> list[Path]:
-    """Return files and folders of modules imported from there."""
+    """Return files and folders of imported own modules."""
     files = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
     places = {
         folder / (f"{name}.py" if Path(file).stem == name else name)

@@ -190,7 +190,7 @@ def count_fewest_users(level: float = 0.95) -> int:
 def hide_points(
     low_c: Floats, high_c: Floats, n_c: npt.NDArray[Any], level: float = 0.95
 ) -> tuple[Floats, Floats]:
-    """Return the bounds, NaN for few users without width.
+    """Return the bounds; NaN hides points from too few users.
 
     An interval of width 0 from too few users means nothing.
     """
@@ -268,7 +268,7 @@ def _distinct_columns(valid_uc: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.b
 
 
 def _exact_block(fixed_uc: Floats) -> int:
-    """Return the users whose weighted sum stays below 2^53.
+    """Return how many users' weighted sum stays below 2^53.
 
     It is rows x largest weight x largest value.
     """

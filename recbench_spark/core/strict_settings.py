@@ -28,20 +28,20 @@ from recbench_spark.errors import ConfigError, nearest
 M = TypeVar("M", bound=BaseModel)
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-"""Pattern of a name which may become part of SQL, a path or a partition value."""
+"""Pattern of a name fit for SQL, a path or a partition value."""
 
 
 SECRET = (
     r"pass(?:word|wd|phrase)|pwd|secret|token|credential|signature|\bsas\b|\bsig\b|\bauth"
     r"|(?:access|account|api|private|storage).?key|\bkeys?\b|key(?:tab|store|file)"
 )
-"""Words in the names of options or parameters which hold secrets."""
+"""Words in names of options or parameters with secrets."""
 
 KEY_SHAPES = (
-    r"A(?:KIA|SIA|BIA|CCA)[A-Z0-9]{16}",  # AWS: ids of access keys
+    r"A(?:KIA|SIA|BIA|CCA)[A-Z0-9]{16}",  # AWS: access key ids
     r"AIza[\w-]{35}|ya29\.[\w-]{20,}|GOCSPX-[\w-]{28}|GOOG[A-Z0-9]{20,57}",  # Google: keys and tokens
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----",
-    r"[A-Za-z0-9/+]{86}==|[\w~.-]{3}[0-9]Q~[\w~.-]{31,34}",  # Azure: keys of accounts, of applications
+    r"[A-Za-z0-9/+]{86}==|[\w~.-]{3}[0-9]Q~[\w~.-]{31,34}",  # Azure: keys for accounts and applications
     r"dapi[0-9a-f]{32}|gh[opsur]_[A-Za-z0-9]{36}|github_pat_\w{22,}|hf_[A-Za-z0-9]{34}",
     r"eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+",  # JSON Web Tokens
 )

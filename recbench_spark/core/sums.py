@@ -39,7 +39,7 @@ ROWS = 1 << 13
 """Rows cut and added before limbs are carried: whole numbers stay below 2^62, and memory small."""
 
 SIZE, INFINITE, LAST = (1 << 63) - 1, 0x7FF << 52, 2046
-"""Of the 64 bits of a number: all but its sign, those of infinity (NaN is above), the last exponent."""
+"""A number's 64 bits: all but its sign, infinity's (NaN is above), the last exponent."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ _controllers: dict[int, ThreadpoolController] = {}
 """The controller, by the number of loaded modules: a new one may bring its own library."""
 
 _limited = threading.Lock()
-"""Held by the context which has set the number of threads."""
+"""Held by the context in charge of the number of threads."""
 
 
 def _find_libraries() -> ThreadpoolController:

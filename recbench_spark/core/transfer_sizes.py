@@ -4,7 +4,7 @@
 """
 
 PART_BYTES = 10 << 20
-"""Bytes of a request which writes a part of a new object; in S3 an object has at most 10,000 parts."""
+"""Bytes in one part of a new object; in S3 an object has at most 10,000 parts."""
 
 PARTS_AT_ONCE = 4
 """Parts of a new object on their way while the next one is filled."""
@@ -13,4 +13,4 @@ CHUNK_BYTES = 4 << 20
 """Bytes of an object fetched together."""
 
 FETCHES_AT_ONCE = 8
-"""Objects of an array which a process fetches at once."""
+"""Objects of an array fetched at once by a process."""

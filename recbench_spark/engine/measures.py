@@ -67,7 +67,7 @@ Measures = Mapping[str, Measure]
 
 
 def list_results(measures: Measures, results: Mapping[str, pa.Table], table: Table) -> list[pa.Table]:
-    """List the results which a table takes."""
+    """List the results for a table."""
     return [results[name] for name, one in measures.items() if one.table is table and name in results]
 
 

@@ -75,7 +75,7 @@ def prepare_session(spark: SparkSession) -> str:
     """Check a new session before any work.
 
     Returns:
-        A sentence on its unusual sides.
+        A sentence on what is unusual about it.
 
     Raises:
         ConfigError: client and server have different major versions, there is no Delta, ANSI cannot be
@@ -130,7 +130,7 @@ def _require_ansi(spark: SparkSession) -> None:
 def _require_delta(spark: SparkSession) -> None:
     """Check that Spark reads Delta tables.
 
-    Then it reports that a place has none.
+    Such a Spark reports that a place has no table.
     """
     try:
         spark.read.format("delta").load("/recbench-no-such-table").schema  # noqa: B018 - it asks the server

@@ -320,7 +320,7 @@ def set_checkpoints(spark: SparkSession, folder: str, what: str) -> None:
 def list_sent_files(spark: SparkSession) -> set[str]:
     """Return the names of files sent to tasks.
 
-    By Connect only this process's own count.
+    By Connect only files sent by this process count.
     """
     if is_connect(spark):
         return set(_sent)

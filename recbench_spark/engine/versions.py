@@ -167,7 +167,7 @@ def send_to_tasks(frame: DataFrame, tasks: int, task: Column) -> DataFrame:
 
 
 def find_partition_keys(tasks: int) -> list[int]:
-    """Return numbers which Spark's hash sends to each partition."""
+    """Return for each partition a number which hashes there."""
     keys, start = np.full(tasks, -1), 0
     while (keys < 0).any():
         numbers = np.arange(start, start + 16 * tasks + 64)

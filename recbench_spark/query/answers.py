@@ -10,6 +10,7 @@ import pandas as pd
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.query.local_engine import MAX_LOCAL_ROWS, find_names, run_query
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java, require_session
+from recbench_spark.storage.delta_files import quote_value
 from recbench_spark.storage.file_tables import FileTables
 
 Ask = Callable[[str], pd.DataFrame]
@@ -52,4 +53,4 @@ def list_texts(texts: Iterable[str]) -> str:
     >>> list_texts(["a", "b's"])
     "'a', 'b''s'"
     """
-    return ", ".join("'" + text.replace("'", "''") + "'" for text in texts) or "NULL"
+    return ", ".join(map(quote_value, texts)) or "NULL"

@@ -14,6 +14,7 @@ from recbench_spark.errors import ConfigError, DataError, StoreError
 from recbench_spark.query.local_engine import replace_backticks
 from recbench_spark.schemas import TABLES, Table
 from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.delta_files import quote_value
 from recbench_spark.storage.publish import publish_file, remove_tree, replace_file
 from recbench_spark.storage.table_sql import view_files
 
@@ -29,7 +30,7 @@ SETTINGS = {
 from 1.2 on read the file, not only those as new as the writer."""
 
 LOG_FILE = ".wal"
-"""End of the name of a file's log of changes: beside another file, DuckDB refuses both."""
+"""Ending of a file's change log: beside another file, DuckDB refuses both."""
 
 SIDE_FILES = (LOG_FILE, ".tmp")
 """Ends of names for what DuckDB keeps beside an open file, and leaves there after an error."""
@@ -130,7 +131,7 @@ def _write_file(store: ArrowStore, path: Path) -> dict[str, int]:
         for name, sql in view_files().items():
             connection.execute(f"CREATE VIEW {name} AS {replace_backticks(sql)}")
             purpose = sql.splitlines()[0].lstrip("- ")
-            connection.execute(f"COMMENT ON VIEW {name} IS {_quote(purpose)}")
+            connection.execute(f"COMMENT ON VIEW {name} IS {quote_value(purpose)}")
     return {name: n for name, n in rows.items() if n}
 
 
@@ -145,15 +146,11 @@ def _copy_table(connection: duckdb.DuckDBPyConnection, store: ArrowStore, table:
     # Each result is read to its end: an open one blocks the connection.
     connection.execute(f"CREATE TABLE {table.name} AS SELECT * FROM source").fetchall()
     connection.unregister("source")
-    connection.execute(f"COMMENT ON TABLE {table.name} IS {_quote(table.comment)}")
+    connection.execute(f"COMMENT ON TABLE {table.name} IS {quote_value(table.comment)}")
     there = {name for (name, *_) in connection.execute(f"DESCRIBE {table.name}").fetchall()}
     for column in table.columns:
         if column.name in there:
             place = f'{table.name}."{column.name}"'
-            connection.execute(f"COMMENT ON COLUMN {place} IS {_quote(column.comment)}")
+            connection.execute(f"COMMENT ON COLUMN {place} IS {quote_value(column.comment)}")
     ((n,),) = connection.execute(f"SELECT COUNT(*) FROM {table.name}").fetchall()
     return int(n)
-
-
-def _quote(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"

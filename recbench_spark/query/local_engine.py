@@ -1,6 +1,6 @@
 """Queries of the results by DuckDB, in this process.
 
-DuckDB can access only the tables which `deltalake` reads: no file, no network, no extension, no variable of
+DuckDB can access only tables read by `deltalake`: no file, no network, no extension, no variable of
 this process, and no setting can be changed. A query is one SELECT.
 """
 
@@ -272,7 +272,7 @@ def require_whole(store: FileTables, names: Iterable[str]) -> None:
 
 
 def find_tables(sql: str) -> list[str]:
-    """Return the tables which a statement reads, perhaps by views."""
+    """Return the tables behind a statement and its views."""
     return [name for name in find_names(sql) if name in TABLES]
 
 

@@ -1,4 +1,4 @@
-"""Messages for errors which end jobs or models.
+"""Messages for errors that end jobs or models.
 
 A trace goes to a file, never to a user.
 """

@@ -32,7 +32,7 @@ def find_append(table: DeltaTable, place: str, name: str) -> int | None:
     """
     if not is_object_storage(place):
         return table.transaction_version(name)
-    # A table which was removed and made again has another id.
+    # A table removed and made again has another id.
     key = (os.getpid(), arrow_uri(place), str(table.metadata().id))
     with _lock:
         known = _known.setdefault(key, _KnownNames(place))

@@ -62,11 +62,11 @@ def is_made(root: str) -> bool:
 
 
 def require_session(store: FileTables, why: str) -> Store:
-    """Return a warehouse which has a session of Spark.
+    """Return a warehouse with a session of Spark.
 
     Args:
         store: the warehouse.
-        why: the work which needs a session, in words.
+        why: the work to do by a session, in words.
 
     Raises:
         FallbackToSpark: it has none.
@@ -77,11 +77,11 @@ def require_session(store: FileTables, why: str) -> Store:
 
 
 class ArrowStore(FileTables):
-    """A warehouse for one process, in one folder or URI.
+    """A warehouse without Spark, in one folder or URI.
 
     Attributes:
         root: path of the folder, or the URI.
-        workers: processes which run tasks.
+        workers: processes for tasks.
     """
 
     wait = 0.1  # an append takes some milliseconds
@@ -126,7 +126,7 @@ class ArrowStore(FileTables):
         """Check, before any work, that existing tables take rows.
 
         Raises:
-            FallbackToSpark: a table requires a writer's feature which `deltalake` does not have.
+            FallbackToSpark: a table requires a writer's feature missing in `deltalake`.
         """
         for table in tables:
             if self.exists(table.name):

@@ -359,7 +359,7 @@ def _map_parts(array: BlockArray) -> npt.NDArray[Any]:
     parts = [part for part in array.parts.values() if part.rows]
     place = partial(_place_rows, region, array, row_bytes)
     with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
-        list(pool.map(place, parts))  # raises the errors of parts
+        list(pool.map(place, parts))  # raises the parts' errors
     whole: npt.NDArray[Any] = np.frombuffer(region, kind).reshape(array.shape)
     whole.flags.writeable = False
     return whole

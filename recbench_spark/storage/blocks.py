@@ -75,7 +75,7 @@ class Engine(Protocol):
 
 
 class TaskRows(Protocol):
-    """One task's rows, after a shuffle or from a file."""
+    """Rows held by tasks, after a shuffle or from files."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -109,7 +109,10 @@ class Rows(Protocol):
         """Return `sums` of each task's tables; the driver holds them."""
 
     def deal(self, columns: Sequence[str], deal: Deal, tasks: int) -> TaskRows:
-        """Send blocks, at least `tasks` a task: the only shuffle."""
+        """Send blocks to tasks; this is the only shuffle.
+
+        A sending task holds at least `tasks` blocks.
+        """
 
 
 class StoredRows(Rows, Protocol):
@@ -240,7 +243,7 @@ def reduce_rows(measures: Measures, rows: Rows, tasks: int = 1) -> dict[str, pa.
 
     Args:
         measures: measures by name.
-        rows: all columns which the measures need.
+        rows: all columns needed by the measures.
         tasks: number of tasks to finish cells.
     """
     columns = tuple(dict.fromkeys(name for measure in measures.values() for name in measure.needs))
@@ -272,12 +275,12 @@ def pack_sums(sums: Iterable[pa.RecordBatch], measures: Measures, tasks: int) ->
 
 
 def run_pieces(engine: Engine) -> Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]:
-    """Return a function to run one task a piece."""
+    """Return a function which runs work on pieces as tasks."""
     return lambda work, pieces: list(engine.parallelize(pieces, len(pieces)).map(work).collect())
 
 
 def mark_whole(rows: TaskRows, column: str) -> TaskRows:
-    """Mark rows: one task has all rows of an id."""
+    """Mark a column: each id's rows lie in one task."""
     marked: TaskRows = replace(rows, whole=column)  # type: ignore[type-var]
     return marked
 
@@ -326,7 +329,7 @@ def _sum_one(tables: Iterable[pa.Table], sums: Callable[[Iterable[pa.Table]], Re
 # ---------------------------------------- several sides by user, and changed rows
 
 BUFFER_BYTES = 1 << 26
-"""Bytes of rows which a task holds while it deals them."""
+"""Bytes of rows in a task while it deals them."""
 
 NUMBER_KEY = b"recbench.side"
 """Metadata of a block: its side's number."""
@@ -392,7 +395,7 @@ class DealtSide(NamedTuple):
 
 
 class SideRows(Protocol):
-    """Rows for their own runner alone to open."""
+    """Rows which only their own runner can open."""
 
     def deal_sides(self, sides: Sequence[DealtSide], tasks: int) -> TaskRows:
         """Deal several sides in one shuffle."""
@@ -446,9 +449,6 @@ def read_sides(blocks: Iterable[bytes | pa.Buffer]) -> Iterator[Sides]:
         sides.setdefault(int(metadata[NUMBER_KEY]), []).append(block)
     if sides:
         yield sides
-
-
-# ------------------------------------------------------------------------- what tasks do
 
 
 def _apply(tables: Iterable[pa.Table], work: Callable[..., Any], changes: Callable[..., Any]) -> Any:

@@ -31,7 +31,7 @@ def commit(store: FileTables, *additions: Addition) -> list[File]:
     """Append a step's results, one commit for each addition.
 
     Returns:
-        The files which tasks wrote now, with their notes.
+        The files written now by tasks, with their notes.
     """
     return [file for addition in additions for file in _append(store, addition)]
 

@@ -3,8 +3,8 @@
 Spark's own writer takes each value out of Arrow into a row and from there into a column again, and its
 first commit in a process compiles for seconds. Here a task writes its Arrow table as a Parquet file, and
 `deltalake` appends the files to the log, all or none. It also writes and reads the driver's own rows: no
-Spark job, some ten milliseconds. This works for folders which the driver and all workers see under one
-path, for object storage and for HDFS; elsewhere (catalogs which commit themselves) Spark reads and writes.
+Spark job, some ten milliseconds. This works for folders that the driver and all workers see under one
+path, for object storage and for HDFS; elsewhere (catalogs that commit themselves) Spark reads and writes.
 """
 
 from __future__ import annotations
@@ -50,11 +50,14 @@ module lacks them. NOT NULL belongs to version 2; readers of labelled rows let n
 
 
 class ConflictError(Exception):
-    """A conflict or a cut answer: try again."""
+    """Error of a lost race or cut answer: try again."""
 
 
 class File(NamedTuple):
-    """One Parquet file in a table, with its partition."""
+    """One Parquet file in a table, with its partition.
+
+    Its size is in bytes; its notes come from its task (NOTES).
+    """
 
     path: str
     size: int
@@ -77,7 +80,7 @@ def is_committed(folder: str, once: str) -> bool:
 def write_files(blocks: TaskRows, folder: str, partition: Mapping[str, str]) -> list[File]:
     """Write each task's result as a partition's Parquet file.
 
-    A repeated task writes another file. VACUUM removes files which are not returned.
+    A repeated task writes another file. VACUUM removes files not returned.
 
     Args:
         blocks: each task's rows, and the function to apply to them.
@@ -186,7 +189,7 @@ def append(table: DeltaTable, files: Sequence[File], partition: Mapping[str, str
 
 
 def keep_logs() -> Any:
-    """Return commit properties which leave old logs to Spark."""
+    """Return commit properties for leaving old logs to Spark."""
     from deltalake import PostCommitHookProperties  # noqa: PLC0415
 
     return PostCommitHookProperties(cleanup_expired_logs=False)
@@ -341,22 +344,21 @@ def explain_delta_errors(action: str, place: str, hint: str = "run again") -> It
         raise storage_error(place, str(error)) from None
 
 
-def _quote_value(value: str) -> str:
-    """Return a text as a literal in `deltalake`'s SQL."""
-    doubled = value.replace("'", "''")
-    return f"'{doubled}'"
+def quote_value(value: str) -> str:
+    """Return a text as a SQL literal (`deltalake`, DuckDB)."""
+    return "'" + value.replace("'", "''") + "'"
 
 
 class Presence(str):
-    """A key's column which counts only as NULL or not."""
+    """A key's column, compared only as NULL or not."""
 
 
 def append_missing(folder: str, rows: pa.Table, key: Sequence[str], since: Since = None) -> int:
     """Append rows whose key the table lacks, in one version.
 
     All such commits to a table use one transaction identifier. `deltalake` refuses a commit if another one
-    under that identifier was made after the table was opened. So of two writers which read the same
-    version, one must read again. Rows which somebody deleted can be appended again.
+    under that identifier was made after the table was opened. So of two writers that read the same
+    version, one must read again. Deleted rows can be appended again.
 
     Args:
         folder: folder of the table.
@@ -388,7 +390,7 @@ def drop_repeated_keys(rows: pa.Table, key: Sequence[str]) -> pa.Table:
 
 
 def _row_keys(rows: pa.Table, key: Sequence[str]) -> list[str]:
-    """Return rows' keys as text, for want of hashes."""
+    """Return rows' keys as text: lists have no hash."""
     return [
         repr([row[name] is not None if isinstance(name, Presence) else row[name] for name in key])
         for row in rows.select(key).to_pylist()
@@ -396,7 +398,7 @@ def _row_keys(rows: pa.Table, key: Sequence[str]) -> list[str]:
 
 
 def _next_commit(table: DeltaTable, folder: str, token: str) -> CommitProperties:
-    """Return properties for a commit which tolerates no earlier rival.
+    """Return properties for a commit without an earlier rival.
 
     A commit with the same token is a rival.
     """
@@ -408,10 +410,10 @@ def _next_commit(table: DeltaTable, folder: str, token: str) -> CommitProperties
 
 
 def replace_rows(folder: str, rows: pa.Table, column: str, value: str) -> None:
-    """Replace a value's rows at once; errors as `append_missing`."""
+    """Replace a value's rows in one version (errors: `append_missing`)."""
     with _hold_version(folder) as table:
         properties = _next_commit(table, folder, f"{column}={value}")
-        _write_rows(table, folder, rows, properties, f"{column} = {_quote_value(value)}")
+        _write_rows(table, folder, rows, properties, f"{column} = {quote_value(value)}")
 
 
 def delete_rows(folder: str, column: str, values: Sequence[str]) -> None:
@@ -420,7 +422,7 @@ def delete_rows(folder: str, column: str, values: Sequence[str]) -> None:
     Errors are those of `append_missing`. A file whose rows all go is only named in the log; others are
     written again here, in streams.
     """
-    predicate = f"{column} IN ({', '.join(map(_quote_value, values))})"
+    predicate = f"{column} IN ({', '.join(map(quote_value, values))})"
     with _hold_version(folder) as table, explain_delta_errors("delete from", folder):
         properties, schema = (
             _next_commit(table, folder, f"delete {column}"),
@@ -484,7 +486,7 @@ def select_rows(rows: Dataset, filters: Filters = (), columns: Iterable[str] | N
 
 
 def partition_values(folder: str, column: str) -> list[str]:
-    """Return a partition column's values which have files."""
+    """Return a partition column's values with files."""
     with hold_table(folder) as table:
         return sorted({partition[column] for partition in table.partitions()})
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 UNSUPPORTED_CHARACTERS = re.compile(r"[%\[\]\\^|\x00-\x1f\x7f]")
-"""Characters which `deltalake` refuses in the name of a table's folder."""
+"""Characters refused by `deltalake` in the name of a table's folder."""
 
 MAPPING = "delta.columnMapping.mode"
 """Property of a table whose columns have other names in its files, or ids."""
@@ -93,7 +93,7 @@ COMMIT_NAME = re.compile(r"[0-9]{20}\.json")
 
 
 class _KeptTable:
-    """An object storage's table, kept open in this process.
+    """A table in object storage, kept open in this process.
 
     So a later look reads new commits alone. One thread uses it at a time, since a look and a commit change
     it. `seen`: version and ETag of the last commit in a look, which tell when somebody has removed the
@@ -166,8 +166,8 @@ class _KeptTable:
 def _list_commits(place: str, version: int) -> dict[int, str]:
     """Return the ETags of commits from a version on.
 
-    They are a thousand at most. HDFS lists no folder from a name on, so there each version's name is a
-    question.
+    They are a thousand at most. HDFS lists no folder from a name on, so there each version is asked for by
+    name.
     """
     log = join_uri(place, LOG)
     if is_hdfs(place):
@@ -207,7 +207,7 @@ def hold_table(
 
 
 def list_features(table: DeltaTable) -> list[str]:
-    """Return features by which files alone are not the rows.
+    """Return features which make rows differ from the files.
 
     They are in order; mostly there are none.
     """

@@ -35,7 +35,7 @@ class FolderTree:
     open_writer: Callable[..., Any]
 
     def list_folder(self, folder: str) -> Iterable[tuple[str, Entry | None]]:
-        """Return a folder's entries with facts; None: a folder."""
+        """Return a folder's keys with facts; None for subfolders."""
         raise NotImplementedError
 
     def delete_folder(self, key: str) -> None:
@@ -123,7 +123,7 @@ class LocalFolders(FolderTree):
                 yield key, _describe_path(key, follow=False)
 
     def head(self, key: str) -> Entry:
-        """Describe a file. Raises FileNotFoundError for nothing or a folder."""
+        """Describe a file; FileNotFoundError for folders and missing files."""
         entry = _describe_path(key) if Path(key).exists() else None
         if entry is None:
             raise FileNotFoundError(key)

@@ -48,13 +48,13 @@ from recbench_spark.storage.uris import is_object_storage, shorten_path
 T = TypeVar("T")
 
 RowReader = Callable[..., list[dict[str, Any]]]
-"""`FileTables.rows` of a warehouse, for readers which need nothing else."""
+"""`FileTables.rows` of a warehouse, for readers without other needs."""
 
 MAX_DELETIONS = 10
 """Times for which a name's rows can be deleted and appended again."""
 
 RUN_ID_START = re.compile(r"\d{8}T")
-"""Start of a run id: its day. Checks of graphs and models have other names."""
+"""Start of a run id: its day. Checks on graphs and models have other names."""
 
 
 @dataclass(frozen=True)
@@ -76,14 +76,14 @@ MAX_DRIVER_BYTES = 1 << 28
 
 
 class FileTables:
-    """Reading and writing tables by files, wherever they are.
+    """Base of warehouses which read and write tables as files.
 
     Attributes:
         root: folder, URI, or `catalog.schema`.
         in_catalog: true if the root is a `catalog.schema`, where Spark writes.
         spark: session of Spark; None: the warehouse has none.
         wait: seconds before the second attempt at a write.
-        workers: processes which run tasks.
+        workers: processes for tasks.
     """
 
     root: str
@@ -119,7 +119,7 @@ class FileTables:
 
     @property
     def scratch(self) -> str:
-        """Folder for rows which tasks map."""
+        """Folder for rows mapped by tasks."""
         return self.root if self.folder else str(host_folder())
 
     def require_access(self) -> None:
@@ -229,7 +229,7 @@ class FileTables:
                 appended again under the next name, since the log remembers the first.
 
         Returns:
-            The files which tasks wrote now, with their notes.
+            The files written now by tasks, with their notes.
 
         Raises:
             StoreError: a constraint of the table forbids a row, or the folder is not writable.
@@ -364,7 +364,7 @@ class FileTables:
         return table_upkeep.list_lost_files(self.location(table.name), column, is_owner)
 
     def take_turns(self, name: str, report: Report) -> AbstractContextManager[object]:
-        """Hold a work's lock; only a folder has any."""
+        """Hold a work's lock; without a folder there is none."""
         folder = self.folder
         return nullcontext() if folder is None else take_turns(folder / MARKS_FOLDER / name, report)
 
@@ -399,7 +399,7 @@ class FileTables:
         return ago if began is None else min(began, ago)
 
     def delete_orphans(self, older_than: str) -> None:
-        """Delete rows of old runs which never succeeded.
+        """Delete rows of old runs without success.
 
         They began before a time stamp and are not at work, as living processes tell. A run id's time stamp
         is from its host's clock.
@@ -438,7 +438,7 @@ class FileTables:
             table: a table whose first partition column is `column`.
             column: a partition column; it can be read like the others.
             values: the partitions.
-            most: rows which a task reads at once.
+            most: rows read at once by a task.
             others: values of further partition columns.
 
         Raises:

@@ -58,7 +58,7 @@ RESULT_SCHEMA = "found BINARY"
 """A task's pickled result."""
 
 BATCHES = 1
-"""Value of `FrameRows.most`: tasks get the batches which Spark makes."""
+"""Value of `FrameRows.most`: tasks get Spark's own batches."""
 
 ROWS_PER_PIECE = 1 << 22
 """Rows of a partition in a task at once, 200 MB."""
@@ -135,7 +135,7 @@ def make_frame_rows(spark: SparkSession, blocks: TaskRows, schema: T.StructType)
 
 @dataclass(frozen=True)
 class FrameRows:
-    """A frame's rows as pieces: the partitions which Spark makes.
+    """A frame's rows as pieces, which are Spark's partitions.
 
     `most`: rows in a task at once.
     """

@@ -66,7 +66,7 @@ class NameNode(FolderTree):
         return _HdfsWriter(self.client, key, overwrite)
 
     def head(self, key: str) -> Entry:
-        """Describe a file. Raises FileNotFoundError for nothing or a folder."""
+        """Describe a file; FileNotFoundError for folders and missing files."""
         with explain_hdfs():
             status = self.client.get_file_info(f"/{key}")
         if status.isdir:
@@ -129,7 +129,7 @@ def prepare_client(retry_seconds: float) -> dict[str, str]:
     SPARK_USER, who submitted the job, and so does the client.
 
     Returns:
-        Settings which limit the client's attempts.
+        Settings to limit the client's attempts.
     """
     find_hadoop_settings()
     if "SPARK_USER" in os.environ:

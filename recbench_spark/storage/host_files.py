@@ -86,11 +86,11 @@ def suggest_removal(place: str) -> str:
 
 
 PRIVATE_FOLDER = re.compile(r"[0-9a-f]{32}")
-"""Name of a folder written by a run inside a folder of object storage."""
+"""Name of a run's own folder, inside a folder in object storage."""
 
 
 def is_private(place: str, name: str) -> bool:
-    """Check whether a place's part is a run's folder."""
+    """Check whether a name is that of a run's folder."""
     return is_remote(place) and PRIVATE_FOLDER.fullmatch(name) is not None
 
 
@@ -106,7 +106,7 @@ def _open_copy(place: str, size: int, digest: str) -> BinaryIO:
             if os.fstat(file.fileno()).st_size == size:
                 _mark_used(copy)
                 return file
-            file.close()  # a disk lost a part of it
+            file.close()  # a disk lost some bytes
         file = _fetch_object(place, size, digest, copy)
     make_room()
     return file

@@ -156,5 +156,5 @@ LeaseFiles: TypeAlias = FolderLeaseFiles | ObjectLeaseFiles
 
 
 def open_lease_files(target: str) -> LeaseFiles:
-    """Return the rules by which a target's leases are kept."""
+    """Return the lease files for a target's kind of storage."""
     return ObjectLeaseFiles() if is_object_storage(target) else FolderLeaseFiles()

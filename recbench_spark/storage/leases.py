@@ -34,7 +34,7 @@ from recbench_spark.storage.publish import remove_tree, rename_folder
 from recbench_spark.storage.uris import is_remote
 
 DEAD_SECONDS = 60.0
-"""An owner which has not touched its lease for so long is dead."""
+"""An owner without a touch of its lease for so long is dead."""
 
 TOUCH_SECONDS = 5.0
 REPORT_SECONDS = 30.0
@@ -56,7 +56,7 @@ class Lease:
         target: path where the work is published. Or a folder's URI: owners leave their work there to one
             another, and it is removed when all is done.
         epoch: number of owners so far, this one included.
-        content: the file's content: the owner, and a text which no other owner has.
+        content: the file's content: the owner, and a text unlike all other owners'.
     """
 
     target: str
@@ -163,7 +163,7 @@ def run_beside(work: Callable[[threading.Event], object]) -> Iterator[None]:
 
 @contextmanager
 def take_turns(target: Path, report: Report = print_line) -> Iterator[Lease]:
-    """Hold a lease for work which leaves no target.
+    """Hold a lease for work without a target.
 
     A second run waits, and then has its own turn. The last run to leave removes the target's folder.
 
@@ -219,7 +219,7 @@ def describe_wait(target: str, seconds: float) -> str:
     """Describe a wait: its owner, time so far and outlook.
 
     A thread touches the owner's lease, so the owner counts as alive even if its work hangs. Only the user
-    can know.
+    can tell.
     """
     files = open_lease_files(target)
     owner = _read_owner(files.name(target, max(1, files.find_last_epoch(target))))
@@ -267,7 +267,7 @@ def _release(lease: Lease, is_done: Callable[[], bool]) -> None:
     # `is_done` may use a session which has ended; the error that ended it is the one to show.
     with suppress(Exception):
         done = is_done()
-    with suppress(StoreError):  # a lease that nobody touches ends by itself
+    with suppress(StoreError):  # without touches a lease ends by itself
         if done:
             lease.files.clear(lease.target, lease.epoch)
         else:
@@ -284,7 +284,7 @@ def _touch_until(lease: Lease, used: Sequence[Path], stop: threading.Event) -> N
 
 
 WHOLE_FILE = "whole"
-"""File which marks its folder as complete."""
+"""Its presence marks a folder as complete."""
 
 
 def make_folder_once(target: Path, fill: Callable[[Path], object], report: Report = print_line) -> None:
@@ -352,7 +352,7 @@ def list_abandoned(place: str) -> dict[Path, list[Path]]:
 
 
 def list_held(folder: Path) -> list[Path]:
-    """List a folder's targets which may have a living owner."""
+    """List a folder's targets with an owner perhaps alive."""
     return [target for target in _list_targets(folder) if is_held(target)]
 
 

@@ -24,10 +24,10 @@ from recbench_spark.storage.uris import LOG, is_hidden, is_remote
 DAMAGED = "the file is damaged, cut off or in another format: write it again"
 
 COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
-"""Suffixes of compressed text files which are read."""
+"""Suffixes of readable compressed text files."""
 
 UNSUPPORTED = (".zip", ".xz", ".lzma", ".snappy", ".7z", ".rar", ".tar", ".tgz")
-"""Suffixes of compressed files which are not read."""
+"""Suffixes of compressed files to refuse."""
 
 TEXT = (".csv", ".tsv")
 
@@ -48,7 +48,7 @@ def bare_name(path: str) -> str:
 
 
 def is_text(path: str) -> bool:
-    """Check whether a name is a text table's."""
+    """Check whether a file's name means text with columns."""
     return bare_name(path).endswith(TEXT)
 
 
@@ -87,7 +87,7 @@ def has_delta_log(path: str | Path) -> bool:
 
 
 def list_folder(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return a folder's files and folders which Spark reads.
+    """Return the files and folders Spark reads in a folder.
 
     Both are in order of their names.
     """
@@ -96,7 +96,7 @@ def list_folder(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def data_files(folder: Path) -> list[Path]:
-    """Return a folder's files which Spark reads, in order.
+    """Return the files Spark reads in a folder, in order.
 
     Files in partition folders are among them.
     """
@@ -313,7 +313,7 @@ def trec_kind(lines: Sequence[str]) -> str | None:
 
 
 def find_undecoded(path: str) -> tuple[int, int] | None:
-    """Find the first byte of a text file outside UTF-8.
+    """Find a text file's first byte outside UTF-8.
 
     Returns:
         Its line and value; None: there is none.

@@ -43,7 +43,7 @@ from recbench_spark.storage.seals import SEAL, find_damage, read_seal
 from recbench_spark.storage.uris import is_remote, join_uri
 
 CURRENT = "current.txt"
-"""Object with the name of the inner folder which counts."""
+"""Object with the valid inner folder's name."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ SUCCESS = "_SUCCESS"
 """File written last, in a folder without another such file; Spark has the same name."""
 
 TASK_FILES = "_tasks"
-"""Folder for tasks' files below a folder which is read whole: readers skip names with such a beginning."""
+"""Folder for tasks' files below a folder read as a whole: readers skip names with such a beginning."""
 
 
 def write_once(target: str, write: Callable[[str], object], mark: str = SUCCESS) -> str:
@@ -144,7 +144,7 @@ def write_once(target: str, write: Callable[[str], object], mark: str = SUCCESS)
     Args:
         target: path or URI of the folder.
         write: writes files into the folder it gets.
-        mark: name of the file which `write` writes last.
+        mark: name of the last file from `write`.
     """
 
     def is_done() -> bool:
@@ -227,7 +227,10 @@ def fetch_files(place: str, folder: Path) -> None:
 
 @contextmanager
 def hold_private_folder(target: str) -> Iterator[str]:
-    """Yield a private place beside a target, finally removed."""
+    """Yield a private place beside a target.
+
+    Whatever is there at the end is removed.
+    """
     parent, _, name = target.rpartition("/")
     place = join_uri(parent, private_name(name))
     try:

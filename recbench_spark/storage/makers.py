@@ -5,7 +5,7 @@ system uses a number again after a process has ended. So a maker is the machine'
 namespace of its process numbers, the number, and the moment when the process began.
 
 Connections and threads do not survive a fork, so a child computes kept results again. It leaves its
-parent's results as they are: closing them would end connections which the parent still uses.
+parent's results as they are: closing them would end the parent's own connections.
 """
 
 from __future__ import annotations

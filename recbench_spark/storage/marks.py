@@ -103,7 +103,7 @@ def mark_used(path: Path) -> None:
 
     Retention keeps what was used lately.
     """
-    with suppress(OSError):  # a folder that only others may write to
+    with suppress(OSError):  # only others may write to the folder
         os.utime(path)
     keep_fresh(path)
 

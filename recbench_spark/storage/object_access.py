@@ -144,7 +144,7 @@ def adopt_hadoop(place: str, read_setting: Callable[[str], str | None]) -> None:
 def renew_variables(environment: dict[str, str], options: Mapping[str, str]) -> None:
     """Renew the variables by which processes reach a storage.
 
-    Keys which the storage no longer has are removed.
+    Keys no longer in use are removed.
 
     Args:
         environment: variables; keys of an earlier call are among them.

@@ -54,7 +54,7 @@ LISTED_AT_ONCE = 1000
 """Objects in one listing, as many as S3 lists by a request."""
 
 PROBE_SECONDS = 10
-"""Longest time for all attempts at a request which only looks whether a storage answers."""
+"""Longest time for all attempts at a mere test request: does the storage answer?"""
 
 
 def write_bytes(place: str, content: bytes) -> None:
@@ -223,7 +223,7 @@ def stat_objects(place: str) -> Iterator[StoredObject]:
 
 
 def stat_visible(place: str) -> dict[str, StoredObject]:
-    """Return objects which Spark does not hide, by URI.
+    """Return the objects visible to Spark, by URI.
 
     They are the object itself, or all below the place in order. Some 100 bytes an object are held. Raises
     StoreError as `stat_objects`.

@@ -19,7 +19,7 @@ from recbench_spark.engine.measures import PIECE_ROWS
 from recbench_spark.storage.objects import open_parquet
 
 MIN_BUFFER_ROWS, ROWS_PER_BLOCK, MAX_BUFFER_ROWS = 1 << 19, 1 << 10, 1 << 22
-"""Rows which a task holds while it partitions them: more for many tasks, so that blocks stay large."""
+"""Rows in a task while it partitions them: more for many tasks, so that blocks stay large."""
 
 BLOCK_SCHEMA = "task INT, rows BINARY"
 """A block's target task, and its rows."""
@@ -37,7 +37,7 @@ Read = Callable[[Iterable[Any]], Iterable[pa.Table]]
 Result = TypeVar("Result")
 
 DICTIONARIES = ("user_id", "item_id", "part")
-"""Columns of labelled rows which are read as dictionaries: each text is handled once."""
+"""Columns of labelled rows to be read as dictionaries: each text is handled once."""
 
 
 def buffer_rows(tasks: int) -> int:

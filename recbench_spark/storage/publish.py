@@ -2,7 +2,7 @@
 
 They are completed under a private name, then renamed in one step. A second maker finds the name in use,
 removes its own work and uses the published one. Two makers under one name make the same content, since a
-name here is a hash of everything which decides the content.
+name here is a hash of everything behind the content.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def remove_tree(path: Path) -> None:
 
 
 def remove_published(path: Path) -> None:
-    """Remove a published folder so that nobody opens a half.
+    """Remove a published folder without ever showing half of it.
 
     It is renamed first.
     """
@@ -193,7 +193,7 @@ def remove_leftovers(folder: Path, seconds: float = LEFTOVER_SECONDS) -> int:
 
 
 def newest_time(path: Path) -> float:
-    """Return the last write to a path or inside.
+    """Return when a path, or anything inside, was last written.
 
     It is a time by the storage's clock.
     """

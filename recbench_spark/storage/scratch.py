@@ -27,7 +27,7 @@ SCRATCH = f"_scratch/{uuid.uuid4().hex}"
 
 
 def scratch_folder(base: str) -> str:
-    """Return a new folder for rows which workers map.
+    """Return a new folder for rows mapped by workers.
 
     It lies under a base; `drop_scratch` removes it.
     """

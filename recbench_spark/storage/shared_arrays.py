@@ -36,12 +36,12 @@ Builder = Callable[[ds.Dataset, Path], None]
 
 KEEP_SECONDS = 24 * 3600
 MAX_MAPPED = 4
-"""Folders which a worker keeps mapped; nights evaluate one model after the other."""
+"""Most folders mapped by a worker at once; nights evaluate one model after the other."""
 
 _open_folders: OrderedDict[str, Arrays] = OrderedDict()
 
 PATTERN_CHARACTERS = re.compile(r"([\[\]{}*?\\])")
-"""Characters which Spark reads as wildcards in a path."""
+"""Characters read as wildcards in a path by Spark."""
 
 
 def escape_path(path: str) -> str:
@@ -183,7 +183,7 @@ def is_whole(folder: Path, digests: bool = False) -> bool:
 
 
 def _is_own_file(file: Path) -> bool:
-    """Check whether a path is a user's own file."""
+    """Check whether a path is this user's file, no link."""
     status = file.lstat()
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
 

@@ -16,7 +16,7 @@ CONFLICTS = re.compile(
     r"|DELTA_(CONCURRENT_(APPEND|TRANSACTION|WRITE)|METADATA_CHANGED|PROTOCOL_CHANGED)"
 )
 """Delta's names for another writer's commit: its Python classes, which a client of Connect lacks, Java's
-classes, and the error classes which a server sends."""
+classes, and a server's error classes."""
 
 CREATE_CONFLICT = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
 """Error class for a half-seen first commit of another writer: the folder exists, its log does not yet."""
@@ -55,6 +55,6 @@ def explain_spark_error(error: PySparkException | Exception) -> str:
     python = re.findall(r"^(?:\w+\.)*(\w+(?:Error|Exception): .+)$", text, flags=re.MULTILINE)
     causes = re.findall(r"^(?:Caused by)?: (?:\w+\.)*(\w+: .+)$", text, flags=re.MULTILINE)
     if causes and "PythonException" in causes[-1]:
-        causes = python  # the worker's own error ends the trace which it sent
+        causes = python  # the worker's own error ends its trace
     cause = (causes or python or [first_line(error)])[-1]
     return str(cause).strip()[:500]

@@ -75,7 +75,7 @@ class Store(WarehouseTables):
         return scratch_folder(self.scratch)
 
     def _append_spare(self, written: TaskFiles, table: Table, once: str) -> None:
-        """Let Spark append files which tasks wrote beside a table.
+        """Let Spark append files written beside a table by tasks.
 
         Its catalog or rules need Spark.
         """

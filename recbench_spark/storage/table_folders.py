@@ -74,7 +74,7 @@ def check_would_write(root: Path) -> None:
 HINT_RESTORE = f"restore all of its {LOG}, or choose another --warehouse"
 
 COMMIT = re.compile(rf"{LOG}/[0-9]{{20}}\.(json|checkpoint.*\.parquet)")
-"""A file which proves that the table exists; Delta reports other missing files of its log."""
+"""A file which proves a table's existence; Delta reports other missing files of its log."""
 
 LEFTOVER = re.compile(rf"{LOG}/(.*/)?(\.[^/]*|[^/]*\.tmp)")
 """A file left by the first commit of a killed writer: hidden (as Hadoop does), or ending in .tmp."""
@@ -225,12 +225,12 @@ def create_object_table(place: str, table: Table) -> None:
 
 
 def format_first_commit(table: Table) -> str:
-    """Return the log file which creates a table, as text."""
+    """Return the text of a table's first log file."""
     return "\n".join(map(json.dumps, first_commit(table))) + "\n"
 
 
 def first_commit(table: Table) -> list[dict[str, Any]]:
-    """Return the actions which create a table, in Delta's terms."""
+    """Return the actions to create a table, in Delta's terms."""
     now = int(time.time() * 1000)
     metadata = {
         "id": str(uuid.uuid4()),

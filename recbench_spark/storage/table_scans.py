@@ -126,7 +126,7 @@ def query_delta(path: str) -> pa.RecordBatchReader:
 
     try:
         table = open_table(path)
-        # The engine looks for names alone: columns would be NULL in files which have only the ids.
+        # The engine looks for names alone: columns would be NULL in files with ids alone.
         if BY_ID in list_features(table):
             raise DataError(f"{path} has a feature of Delta that only Spark reads: {BY_ID}", EXPORT)
         rows = QueryBuilder().register("log", table).execute("SELECT * FROM log")

@@ -50,7 +50,7 @@ def table_properties(table: Table) -> dict[str, str]:
 
 
 def statistics_property(table: Table) -> dict[str, str]:
-    """Return the property which turns off statistics in partitioned tables.
+    """Return the property to turn off statistics in partitioned tables.
 
     Smallest and largest values skip no file there, and to compute them takes as long as to write the rows.
     """
@@ -142,7 +142,7 @@ def _name_type(kind: Any) -> str:
 
 
 def create_statement(table: Table, identifier: str) -> str:
-    """Return the SQL which creates a table.
+    """Return the SQL to create a table.
 
     Delta's own builder does not know names in three parts.
     """

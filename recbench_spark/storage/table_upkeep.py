@@ -247,7 +247,7 @@ HINT = "run its night again, which makes lost rows anew, or restore the file fro
 class LostFile(NamedTuple):
     """One lost file of a table, with its partition.
 
-    The value is empty without a partition.
+    `path` is a path or URI; `owner` is the partition's value, empty without a partition.
     """
 
     path: str

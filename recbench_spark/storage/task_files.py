@@ -1,4 +1,4 @@
-"""Rows which tasks write as Parquet files, without a shuffle.
+"""Rows written by tasks as Parquet files, without a shuffle.
 
 The files are for a table or for scratch.
 """

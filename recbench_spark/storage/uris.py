@@ -193,7 +193,7 @@ def trim_uri(place: str) -> str:
 
 
 NO_NAMES = {"", ".", ".."}
-"""Parts of a URI which name nothing."""
+"""Parts of a URI without a meaning as names."""
 
 
 def require_table_name(place: str) -> None:
@@ -214,10 +214,10 @@ def require_table_name(place: str) -> None:
 
 
 ODD_IN_URLS = re.compile(r"%[0-9A-Fa-f]{2}|[#?\[\]\\^|\x00-\x1f\x7f]")
-"""Characters in a table's name which a URL decodes, cuts off or refuses."""
+"""Characters in a table's name that a URL decodes, cuts off or refuses."""
 
 ODD_ON_HDFS = re.compile(rf"{ODD_IN_URLS.pattern}|[\"<>`{{}}]|[^!-~]")
-"""Characters of `ODD_IN_URLS`, and those which a URL percent-encodes."""
+"""Characters of `ODD_IN_URLS`, and those percent-encoded in URLs."""
 
 
 def join_uri(place: str, *names: str) -> str:
@@ -315,7 +315,7 @@ def resolve_path(stored: str, root: Path, subfolder: str) -> Path:
 
     Args:
         stored: relative to the root; or absolute, as older versions stored it, also as a URI `file:/...`.
-        root: the folder which holds it today, such as the warehouse.
+        root: its folder today, such as the warehouse.
         subfolder: name of the folder directly below the root for such files, such as `fit_files`. An
             absolute path counts only from there on, wherever the warehouse was then.
     """

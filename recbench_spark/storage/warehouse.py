@@ -139,7 +139,7 @@ def require_jars(spark: SparkSession, place: str) -> None:
 
 
 class WarehouseTables(FileTables):
-    """Reading tables of a warehouse with Spark, by name.
+    """Base of `Store`: it reads a warehouse's tables with Spark.
 
     `Store` adds writing.
 
@@ -187,7 +187,7 @@ class WarehouseTables(FileTables):
 
     @property
     def has_names(self) -> bool:
-        """True for a catalog's names on tables written by tasks.
+        """True if the catalog names tables written by tasks.
 
         The driver writes such tables, too.
         """
