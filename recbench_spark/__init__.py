@@ -1,4 +1,7 @@
-"""recbench-spark: exact, leak-free, reproducible evaluation of recommenders on Spark and Delta."""
+"""recbench-spark: exact, leak-free, reproducible evaluation of recommenders.
+
+It runs on Spark and Delta, and without them.
+"""
 
 import sys
 from typing import TYPE_CHECKING, Any
@@ -8,7 +11,7 @@ from recbench_spark.moved import add_old_paths
 __version__ = "0.2.0"
 __all__ = ["__version__", "compare", "evaluate", "evaluate_frames", "evaluate_predictions"]
 
-if sys.version_info < (3, 11):  # noqa: UP036 (pip asks; who ships the zip is asked here)
+if sys.version_info < (3, 11):  # noqa: UP036 (pip asks; for a zip this line does)
     print(
         f"error: recbench-spark needs Python 3.11 or newer, and this is {sys.version.split()[0]}\n"
         "  hint: docs/how_to/platforms.md says how each platform gets a newer one",
@@ -25,7 +28,10 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Import the public functions on first use: workers that import a kernel must not load all of Spark."""
+    """Import the public functions on first use.
+
+    Workers import a kernel and must not load all of Spark.
+    """
     if name in __all__ and f"{__name__}.evaluation" not in sys.modules:  # each later call comes here, too
         from recbench_spark.core.extras import check_core  # noqa: PLC0415
 

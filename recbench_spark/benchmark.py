@@ -1,9 +1,9 @@
-"""The whole flow of a night in one function. Read this first.
+"""The whole flow of a night. Read this first.
 
     read a log -> split -> train or open each model -> rank and measure all -> publish -> report
 
 Every step reads tables and returns rows for tables, which `commit` appends. A model whose run key has
-succeeded on this night is not run again. A run becomes visible with its row in `runs`, written last.
+succeeded on this night is not run again. A run becomes visible by its row in `runs`, written last.
 """
 
 from __future__ import annotations
@@ -68,7 +68,9 @@ from recbench_spark.storage.file_tables import FileTables
 def run_night(
     store: FileTables, benchmark: Benchmark, logical_date: date, journal: Journal, force: bool = False
 ) -> NightOutcome:
-    """Evaluate all models of a benchmark file for one night; a failing model does not stop the others.
+    """Evaluate a benchmark file's models for one night.
+
+    A failing model does not stop the others.
 
     Raises:
         FallbackToSpark: the warehouse has no Spark, and a step needs it.
@@ -93,7 +95,10 @@ def _run_night(
 
 
 def hold_caches(store: FileTables) -> AbstractContextManager[None]:
-    """Return what removes from Spark's memory, in the end, the frames that a night caches."""
+    """Return a context to free a night's cached frames.
+
+    It removes them from Spark's memory in the end.
+    """
     if store.spark is None:
         return nullcontext()
     from recbench_spark.runtime.session import cache_scope  # noqa: PLC0415
@@ -104,7 +109,7 @@ def hold_caches(store: FileTables) -> AbstractContextManager[None]:
 def make_attempts(
     night: BenchmarkNight, todo: Sequence[ModelConfig], attempts: Mapping[str, int], journal: Journal
 ) -> NightOutcome:
-    """Evaluate some models of a night; then compare and report all runs that the night has."""
+    """Evaluate some models; compare and report the night's runs."""
     store, benchmark, logical_date = night.store, night.benchmark, night.logical_date
     if todo:
         store.delete_orphans(yesterday_stamp(store))
@@ -130,7 +135,10 @@ def make_attempts(
 def start_runs(
     night: BenchmarkNight, todo: Sequence[ModelConfig], attempts: Mapping[str, int]
 ) -> Iterator[Attempt]:
-    """Yield the next attempt at each model; each attempt is created when the loop reaches it."""
+    """Yield the next attempt at each model.
+
+    An attempt begins when the loop reaches it.
+    """
     for n, model in enumerate(todo, start=1):
         yield Attempt(night, model, attempts[model.name] + 1, f"{n}/{len(todo)}")
 
@@ -138,7 +146,9 @@ def start_runs(
 def stop_at_gates(
     night: BenchmarkNight, todo: Sequence[ModelConfig], attempts: Mapping[str, int], journal: Journal
 ) -> None:
-    """Check the gates of a night; where one fails, record every run as failed and end the job.
+    """Check a night's gates; if one fails, end the job.
+
+    Every run is recorded as failed.
 
     Raises:
         GateError: a gate failed.
@@ -163,14 +173,14 @@ def stop_at_gates(
 def run_models(
     night: BenchmarkNight, todo: Sequence[ModelConfig], attempts: Mapping[str, int], journal: Journal
 ) -> tuple[dict[str, str], dict[str, str], tuple[str, ...]]:
-    """Run models one after the other, switches between models last.
+    """Run models in sequence, switches between models last.
 
-    Rating models are fitted first, side by side. Models that can be ranked in one pass are opened, then
-    ranked together in groups. The failure of a model does not touch the others.
+    Rating models are fitted first, side by side. Models for one ranking pass are opened, then ranked
+    together in groups. One model's failure does not touch the others.
 
     Returns:
-        By model name, the run ids of those that succeeded and the messages of those that failed; then the
-        names of the models that a gate stopped.
+        By model name, the run ids of successful models and the messages of failed ones; then the names of
+        models stopped by a gate.
     """
     runs: list[Attempt] = []
     ready: list[RankableModel] = []
@@ -209,7 +219,7 @@ def run_model(
         run: the attempt.
         journal: journal of the job.
         alone: predict by the model and measure it, now.
-        fitted: names of the models that this night has fitted.
+        fitted: names of models fitted in this night.
 
     Returns:
         The opened model, for ranking in a group; empty where the run is complete.
@@ -231,7 +241,10 @@ def run_model(
 
 
 def add_curves(runs: Sequence[Attempt], journal: Journal) -> None:
-    """Measure the learning curves of runs whose models are ranked, if the file asks for curves."""
+    """Measure ranked models' learning curves, if wanted.
+
+    The benchmark file asks for them.
+    """
     context = runs[0].night.curves if runs else None
     if context is None:
         return
@@ -260,7 +273,10 @@ def add_curves(runs: Sequence[Attempt], journal: Journal) -> None:
 
 
 def measure_indexes(runs: Sequence[Attempt], group: Sequence[RankableModel], journal: Journal) -> None:
-    """Measure the indexes of runs whose lists come through one; a failure is that of these runs."""
+    """Measure the indexes behind retrieved lists.
+
+    A failure fails only the runs with an index.
+    """
     retrieved = [run for run in runs if isinstance(run.model, RetrievedModel)]
     if not retrieved:
         return
@@ -273,7 +289,7 @@ def measure_indexes(runs: Sequence[Attempt], group: Sequence[RankableModel], jou
 
 
 def run_switch(run: Attempt, model: SwitchModel, journal: Journal) -> None:
-    """Measure and publish a switch between two models, whose runs are published already."""
+    """Measure and publish a switch between two published models."""
     from recbench_spark.night.learning_curves import summarise_curves  # noqa: PLC0415
     from recbench_spark.night.switches import splice_switch  # noqa: PLC0415
 
@@ -292,7 +308,10 @@ def run_switch(run: Attempt, model: SwitchModel, journal: Journal) -> None:
 def run_group(
     night: BenchmarkNight, group: Sequence[RankableModel], runs: Sequence[Attempt], journal: Journal
 ) -> None:
-    """Rank and measure models in one pass, and publish those that did not fail in one commit."""
+    """Rank, measure and publish models in one pass.
+
+    One commit publishes all models without a failure.
+    """
     group_ids = {ready.run_id for ready in group}
     group_runs = [run for run in runs if run.run_id in group_ids]
     with catch_failures(group_runs, journal):
@@ -318,9 +337,10 @@ def run_group(
 
 @contextmanager
 def catch_failures(runs: Attempt | Sequence[Attempt], journal: Journal) -> Iterator[None]:
-    """Turn an error of the code inside into a failure of these runs, so that the night goes on.
+    """Turn an error inside into these runs' failure.
 
-    This holds for every error: a model may be code of a user, and `sys.exit` in it must not end a night.
+    The night goes on. This holds for every error: a model may be a user's code, and `sys.exit` in it must
+    not end a night.
 
     Raises:
         Interrupted: Spark's jobs were cancelled.
@@ -340,16 +360,16 @@ def catch_failures(runs: Attempt | Sequence[Attempt], journal: Journal) -> Itera
 
 
 def record_failure(run: Attempt, error: BaseException, journal: Journal) -> None:
-    """Store on a run why its model failed, and print the reason."""
+    """Store the reason of a model's failure, and print it."""
     run.error = describe_with_trace(error)
     run.exit_code = error.exit_code if isinstance(error, RecbenchError) else FAILED
     journal.say(f"model {run.place} {run.model.name}: FAILED: {run.error}")
 
 
 def report_run_states(night: BenchmarkNight, runs: Sequence[Attempt], journal: Journal) -> None:
-    """Write runs that have ended to `runs`, the log and the result files.
+    """Write ended runs to `runs`, the log and result files.
 
-    Runs that succeeded become visible with their row in `runs`.
+    Successful runs become visible by their row in `runs`.
     """
     commit(night.store, add_runs(runs))
     for run in runs:

@@ -1,4 +1,7 @@
-"""Parts that all jobs share: parsers of flags, exit codes, and errors as one sentence and a hint."""
+"""Parts shared by all jobs: flags, exit codes, short errors.
+
+An error is one sentence and a hint.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ from typing import Any, NoReturn, TypeVar
 from recbench_spark import __version__
 from recbench_spark.core.extras import explain, stop_without_core
 
-stop_without_core()  # before the imports below, which old packages fail in words of their own
+stop_without_core()  # before the imports below, where old packages fail in their own words
 
 from recbench_spark.config import INT, MAX_CURVE, NAME, refuse_secrets  # noqa: E402
 from recbench_spark.errors import (  # noqa: E402
@@ -41,7 +44,7 @@ Number = TypeVar("Number", int, float)
 
 HINTS = {USAGE: "--help lists every flag; --config demo is a benchmark file of this package"}
 MAX_DAYS = 3660
-"""Nights of one range: ten years. A longer range is a mistyped year."""
+"""Nights in one range: ten years. A longer range is a mistyped year."""
 
 DEFAULT_HINT = "--debug shows the whole trace"
 INTERRUPTED = (
@@ -51,7 +54,10 @@ INTERRUPTED = (
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser with `--version` and `--debug`, and 2 as the exit code of wrong usage."""
+    """Reader of a job's flags.
+
+    Every job has `--version` and `--debug`; wrong usage exits with code 2.
+    """
 
     def __init__(self, description: str, epilog: str = "") -> None:
         super().__init__(
@@ -61,13 +67,16 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("--debug", action="store_true", help="show the whole trace of an error")
 
     def error(self, message: str) -> NoReturn:
-        """Print the usage and the mistake, and exit with code 2."""
+        """Print usage and mistake, and exit with code 2."""
         self.print_usage(sys.stderr)
         print(f"error: {cut_middle(message)}\n  hint: --help lists every flag", file=sys.stderr)
         sys.exit(USAGE)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse the flags and check that each value can be printed, stored and passed to Spark."""
+        """Parse the flags, and check their values.
+
+        Each must be fit to be printed, stored and passed to Spark.
+        """
         parsed, rest = super().parse_known_args(args, namespace)
         for name, value in vars(parsed).items():
             if value != self.get_default(name):
@@ -91,7 +100,7 @@ def check_value(flag: str, value: object) -> None:
 
 
 def check_text(flag: str, text: str) -> None:
-    """Check a text that is to be a name, a path or a setting.
+    """Check a text meant as name, path or setting.
 
     Raises:
         ConfigError: it is empty, not UTF-8, or holds a secret.
@@ -120,8 +129,11 @@ def _is_garbled(text: str) -> bool:
 def run(
     main: Callable[[argparse.Namespace], int], parser: Parser, argv: Sequence[str] | None = None
 ) -> NoReturn:
-    """Run a job and exit with its code; an error ends in one sentence, never in a stack trace."""
-    # Spark's Python side logs each error as JSON before it raises it; the job prints it once, in words.
+    """Run a job, and exit with its code.
+
+    An error ends in one sentence, never in a stack trace.
+    """
+    # Spark's Python side logs each error as JSON before raising it; the job prints it once, in words.
     logging.getLogger("SQLQueryContextLogger").disabled = True
     debug = "--debug" in (sys.argv if argv is None else argv)
     if not debug:  # py4j logs a broken connection, and raises an error too
@@ -140,14 +152,17 @@ def run(
 
 
 def hide_lost_command(record: logging.LogRecord) -> bool:
-    """Return False for the record that py4j logs, with a trace, when Java does not answer."""
+    """Return False for py4j's record of a lost command.
+
+    py4j logs it, with a trace, when Java does not answer.
+    """
     return record.msg != "Exception while sending command."
 
 
 # ------------------------------------------------------------------------------------- interruption
 
 _signals: list[Interrupted] = []
-"""The first signal that came. Later errors are consequences of it."""
+"""The first signal. Later errors are its consequences."""
 
 _job_ended = threading.Event()
 
@@ -156,7 +171,7 @@ def _install_handlers() -> dict[int, Any]:
     """Make Ctrl-C and SIGTERM end the job in order.
 
     Returns:
-        The handlers that were installed before, by signal number.
+        The earlier handlers, by signal number.
     """
     _signals.clear()
     _job_ended.clear()
@@ -166,17 +181,23 @@ def _install_handlers() -> dict[int, Any]:
 
 
 def _on_signal(number: int, frame: object) -> NoReturn:
-    """Unwind the job at the first signal, while Spark's jobs are cancelled; exit at once at the second."""
+    """Unwind the job at a first signal.
+
+    Spark's jobs are cancelled meanwhile. A second signal exits at once.
+    """
     if _signals:
         os._exit(128 + number)
     _signals.append(Interrupted(number))
-    # A thread of its own: this one is waiting for Java's answer, on a connection that is in use.
+    # In its own thread: this one waits for Java's answer, on a connection in use.
     threading.Thread(target=_cancel_jobs, daemon=True).start()
     raise _signals[0]
 
 
 def _cancel_jobs() -> None:
-    """Cancel Spark's jobs until the job has ended: a thread may still plan and start another one."""
+    """Cancel Spark's jobs until the job has ended.
+
+    A thread may still plan and start another one.
+    """
     while "pyspark" in sys.modules and not _job_ended.is_set():
         with suppress(Exception):  # Java may be gone already, with its jobs
             from recbench_spark.engine.sessions import cancel_jobs  # noqa: PLC0415
@@ -189,7 +210,7 @@ def _cancel_jobs() -> None:
 
 
 def read_error(error: BaseException) -> tuple[int, str]:
-    """Return the exit code of a job that an error ends, and what is said of it."""
+    """Return the exit code and the words for an error."""
     if isinstance(error, KeyboardInterrupt) or (isinstance(error, spark_errors()) and is_cancelled(error)):
         error = Interrupted()
     if _signals or isinstance(error, Interrupted):
@@ -220,7 +241,7 @@ def _exit(code: int, own: bool) -> NoReturn:
 
     Args:
         code: exit code of the job.
-        own: the job has the process for itself, which ends without waiting for other threads.
+        own: the job owns the process, which ends without waiting for other threads.
     """
     try:
         sys.stdout.flush()
@@ -234,21 +255,21 @@ def _exit(code: int, own: bool) -> NoReturn:
         with suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if _signals:
-        os._exit(code)  # at once, without errors of threads that were cut off; Java ends with its pipe
+        os._exit(code)  # at once, without errors from cut threads; Java ends with its pipe
     if own:
         _exit_codes.append(code)
     sys.exit(code)
 
 
 _exit_codes: list[int] = []
-"""Exit code of a job that has the process for itself."""
+"""Exit code of a job with its own process."""
 
 
 def _end_process() -> None:
     """End the process before Python shuts down its interpreter.
 
-    Arrow's readers close Python files in threads of their own, sometimes after the work is done. A thread
-    that takes the interpreter lock during the shutdown is stopped, and C++ then aborts the process: a job
+    Arrow's readers close Python files in their own threads, sometimes after the work is done. A thread
+    which takes the interpreter lock during the shutdown is stopped, and C++ then aborts the process: a job
     whose rows were published ended with code 134 (apache/arrow issues 34314 and 36980).
     """
     if _exit_codes:
@@ -258,12 +279,14 @@ def _end_process() -> None:
         os._exit(_exit_codes[-1])
 
 
-# Registered before a job loads its libraries, so that it runs after their own exit handlers.
+# Registered before a job loads its libraries, to run after their own exit handlers.
 atexit.register(_end_process)
 
 
 def find_library_python(name: str, environments: Path) -> str:
-    """Return the Python of another library's environment, for jobs that measure that library too.
+    """Return the Python in another library's environment.
+
+    Jobs use it to measure this library.
 
     Raises:
         ConfigError: the environment does not exist.
@@ -275,7 +298,7 @@ def find_library_python(name: str, environments: Path) -> str:
 
 
 def parse_days(text: str) -> tuple[date, ...]:
-    """Parse days of the command line into dates, the earliest first.
+    """Parse days in a flag into dates, earliest first.
 
     The text is `FIRST..LAST` with both ends included, or dates with commas between them.
     """
@@ -295,9 +318,10 @@ def parse_days(text: str) -> tuple[date, ...]:
 
 
 def parse_day(text: str) -> date:
-    """Parse a date of the command line: `YYYY-MM-DD`, or `YYYY-MM-DD-1d` for the day before it.
+    """Parse a flag's date.
 
-    The second form is for schedulers that know only the day on which they start.
+    It is `YYYY-MM-DD`, or `YYYY-MM-DD-1d` for the day before. The second form is for schedulers which know
+    only the day they start on.
     """
     date_text, earlier = re.fullmatch(r"(.*?)(?:-(\d+)d)?", text, re.DOTALL).groups()  # type: ignore[union-attr]
     try:
@@ -365,7 +389,7 @@ def parse_count(text: str) -> int:
 
 
 MAX_THREADS = 1024
-"""Threads of one fit: more than any machine has cores."""
+"""Threads for one fit: more than any machine has cores."""
 
 
 def parse_threads(text: str) -> int:
@@ -376,7 +400,7 @@ def parse_threads(text: str) -> int:
 
 
 def parse_counts(text: str) -> tuple[int, ...]:
-    """Parse whole numbers from 1 on, in the given order: `50,100,200`."""
+    """Parse whole numbers from 1 on, in given order: `50,100,200`."""
     return tuple(parse_count(part) for part in text.split(","))
 
 
@@ -396,7 +420,7 @@ def expand_curve(cuts: Sequence[int]) -> tuple[int, ...]:
 
 
 def parse_names(text: str, flag: str, known: Iterable[str] = ()) -> tuple[str, ...]:
-    """Parse names of the command line, each of them once: `recall,ndcg`."""
+    """Parse names in a flag, each once: `recall,ndcg`."""
     parts = tuple(name.strip() for name in text.split(","))
     listed = tuple(known)
     for name in parts:
@@ -408,12 +432,14 @@ def parse_names(text: str, flag: str, known: Iterable[str] = ()) -> tuple[str, .
 
 
 def parse_columns(text: str, example: str, flag: str = "--columns") -> dict[str, str]:
-    """Parse a list of columns, `standard=source,...`, into standard name -> column of the file.
+    """Parse a list of columns, `standard=source,...`.
+
+    The result maps a standard name to the file's column.
 
     Args:
         text: the list.
         example: a correct list, for the hint.
-        flag: the flag of the list, for the message.
+        flag: the list's flag, for the message.
 
     Raises:
         ConfigError: the text is not such a list, or a standard name stands in it twice.
@@ -439,7 +465,7 @@ def parse_numbers(text: str) -> tuple[float, ...]:
 
 
 def parse_axes(pairs: Sequence[str]) -> dict[str, str | float | None]:
-    """Parse `definition.AXIS=VALUE` pairs into axis -> value of a definition."""
+    """Parse `definition.AXIS=VALUE` pairs into axis -> value."""
     values: dict[str, str | float | None] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")

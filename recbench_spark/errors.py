@@ -1,7 +1,7 @@
-"""Errors that a user can meet: each names the problem and its place, and gives a hint at what to do.
+"""Errors for users: each with problem, place and hint.
 
-A job prints `str(error)` last and exits with `error.exit_code`; a user never sees a stack trace of Java or
-Python at the end.
+A job prints `str(error)` last and exits with `error.exit_code`; no stack trace of Java or Python ends its
+output.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ OK, FAILED, USAGE, GATE, REGRESSION = 0, 1, 2, 3, 4
 """Exit codes of every job: fine, failed, wrong usage or config, quality gate, regression."""
 
 MAX_LETTERS = 3000
-"""Letters of a message or a hint."""
+"""Most letters in a message or a hint."""
 
 MAX_LISTED = 50
-"""Names that a hint lists at most."""
+"""Most names in a hint."""
 
 
 class RecbenchError(Exception):
-    """Base class of all errors: one sentence about the problem, and a hint."""
+    """Base of all errors: one sentence, and a hint."""
 
     exit_code = FAILED
 
@@ -31,42 +31,51 @@ class RecbenchError(Exception):
         super().__init__(self.message)
 
     def __str__(self) -> str:
-        """Return the message, with the hint on a line of its own."""
+        """Return the message, with the hint on its own line."""
         return f"{self.message}\n  hint: {self.hint}" if self.hint else self.message
 
 
 class ConfigError(RecbenchError):
-    """A file, key, flag or value that the user gave is wrong."""
+    """A user's file, key, flag or value is wrong."""
 
     exit_code = USAGE
 
 
 class SchemaError(RecbenchError):
-    """A table lacks a column, or a column is of another type."""
+    """A table's column is missing, or has another type."""
 
 
 class MissingError(RecbenchError):
-    """A file or folder does not exist, or does not exist yet; the same settings may work later."""
+    """A file or folder does not exist, perhaps not yet.
+
+    The same settings may work later.
+    """
 
 
 class DataError(RecbenchError):
-    """Rows cannot be evaluated: NaN scores, duplicates under `duplicates=error`, no test rows."""
+    """Rows are unfit: NaN scores, `duplicates=error`, no test rows."""
 
 
 class DivergedError(DataError):
-    """The numbers of a fit overflowed: a fact about its settings, not a fault of the data."""
+    """A fit's numbers overflowed, because of its settings, not data."""
 
 
 class FallbackToSpark(DataError):  # noqa: N818 (a signal, caught where it is awaited)
-    """A value that a task cannot read itself; Spark's readers read it, or explain what is wrong with it."""
+    """A value no task can read itself.
+
+    Spark's readers read it, or explain its fault.
+    """
 
 
 class ProtocolError(RecbenchError):
-    """A split or candidate protocol cannot be carried out on this log."""
+    """A split or candidate protocol is impossible on this log."""
 
 
 class EmptyPartError(ProtocolError):
-    """A split trains or tests no rows. `ends`: the first and last time of a log that is cut by time."""
+    """A split trains or tests no rows.
+
+    `ends`: a log's first and last time, if it is cut by time.
+    """
 
     def __init__(self, message: str, hint: str = "", ends: tuple[int, int] | None = None) -> None:
         super().__init__(message, hint)
@@ -86,7 +95,7 @@ class GateError(RecbenchError):
 class Interrupted(BaseException):
     """Ctrl-C, SIGTERM, or a cancelled Spark job.
 
-    It is not an error of a model, and no handler of errors catches it. `exit_code` is 128 plus the signal's
+    It is no model's error, and no handler of errors catches it. `exit_code` is 128 plus the signal's
     number, as in a shell.
     """
 
@@ -96,7 +105,7 @@ class Interrupted(BaseException):
 
 
 def cut_middle(text: str, longest: int = MAX_LETTERS) -> str:
-    """Return a text; where it is longer than `longest` letters, its middle is cut out.
+    """Cut the middle out of a text over `longest` letters.
 
     >>> cut_middle("recall", 4)
     're ... ll'
@@ -105,7 +114,7 @@ def cut_middle(text: str, longest: int = MAX_LETTERS) -> str:
 
 
 def show_value(value: object, longest: int = 100) -> str:
-    """Return any value in one short line, as a message names it.
+    """Return any value in one short line, for a message.
 
     >>> show_value([1, "two"])
     "[1, 'two']"
@@ -114,12 +123,18 @@ def show_value(value: object, longest: int = 100) -> str:
 
 
 def is_cancelled(error: BaseException) -> bool:
-    """Return whether Spark's jobs were cancelled; this says nothing about a model or the data."""
+    """Check whether Spark's jobs were cancelled.
+
+    This tells nothing about a model or the data.
+    """
     return "SPARK_JOB_CANCELLED" in str(error)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint such as `did you mean 'ndcg'? known: hit, map, ndcg`."""
+    """Return a hint with the nearest known name.
+
+    An example is `did you mean 'ndcg'? known: hit, map, ndcg`.
+    """
     options = sorted(str(option) for option in known)
     if not options:
         return "there is none"

@@ -1,4 +1,7 @@
-"""Old paths of modules that models and notebooks of others import; they work until version 0.4."""
+"""Old module paths, which work until version 0.4.
+
+Models and notebooks of others import them.
+"""
 
 from __future__ import annotations
 
@@ -36,16 +39,19 @@ MOVED = {
     "training.model_adapter": "models.adapters.model_adapter",
     "training.split_data": "models.adapters.split_data",
 }
-"""Present path of each module, by the path that pages of version 0.2 named, below the package."""
+"""Each module's present path, by its path in version 0.2's pages, below the package."""
 
 
 class MovedModules(MetaPathFinder, Loader):
-    """Finder that Python asks last: it answers an old path with the module of today."""
+    """Python's last finder: old paths lead to today's modules."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return how to load an old path, or a folder of old paths; None for any other name."""
+        """Return the spec for an old path, else None.
+
+        A folder of old paths has one, too.
+        """
         package, _, old = name.partition(".")
         if package != PACKAGE:
             return None
@@ -55,13 +61,16 @@ class MovedModules(MetaPathFinder, Loader):
         return ModuleSpec(name, None, is_package=True) if is_folder else None
 
     def get_code(self, name: str) -> CodeType | None:
-        """Return the code of the module of today, for `python -m`."""
+        """Return the code of today's module, for `python -m`."""
         present = find_spec(f"{PACKAGE}.{MOVED[name.partition('.')[2]]}")
         loader = present.loader if present else None
         return loader.get_code(present.name) if isinstance(loader, InspectLoader) else None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Put the module of today in the place of the old path, and say where it is."""
+        """Put today's module at the old path, with a warning.
+
+        The warning names the new path.
+        """
         present = f"{PACKAGE}.{MOVED[module.__name__.partition('.')[2]]}"
         warnings.warn(
             f"{module.__name__} is now {present}; the old path ends with 0.4", FutureWarning, stacklevel=2
@@ -70,6 +79,6 @@ class MovedModules(MetaPathFinder, Loader):
 
 
 def add_old_paths() -> None:
-    """Let Python find modules by their old paths, after all other ways."""
+    """Let Python find old module paths, as its last resort."""
     if not any(isinstance(finder, MovedModules) for finder in sys.meta_path):
         sys.meta_path.append(MovedModules())

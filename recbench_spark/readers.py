@@ -1,6 +1,7 @@
-"""Readers of file formats that packages add: entry points of the group `recbench_spark.readers`.
+"""Readers of file formats, added by other packages.
 
-The name of an entry point is a value of `dataset.reader`; files are told by the endings of their names.
+They are entry points in the group `recbench_spark.readers`. An entry point's name is a value for
+`dataset.reader`; the endings of file names choose a reader, too.
 """
 
 from __future__ import annotations
@@ -21,35 +22,42 @@ PARQUET = ".parquet"
 
 
 class FileReader(Protocol):
-    """Reads files of one format, whose columns have types. Tasks get it pickled.
+    """Reader of one file format with typed columns.
 
-    A path is one of this machine or a URI of object storage: `storage.objects.open_input` opens both.
+    Tasks get it pickled. A path is local or a URI of object storage: `storage.objects.open_input` opens
+    both.
 
     Attributes:
         name: the format in messages.
-        endings: of names of files.
+        endings: endings of file names.
     """
 
     name: str
     endings: tuple[str, ...]
 
     def look(self, path: str) -> tuple[pa.Schema, Iterable[tuple[Any, int]]]:
-        """Return the columns of a file, and for each of its pieces what `read` needs, and its rows."""
+        """Return a file's columns, and its pieces with their rows.
+
+        A piece is whatever `read` needs.
+        """
 
     def read(self, path: str, piece: Any, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Yield some columns of a piece, in the order of its rows."""
+        """Yield some columns of a piece, in order of rows."""
 
 
 def find_name(file: str) -> str | None:
-    """Name the package's reader for files with such names; None for Parquet, and where there is none."""
-    if file.endswith(PARQUET):  # no package is loaded for it
+    """Name the package's reader for a file, by its ending.
+
+    None: the file is Parquet, or there is no reader.
+    """
+    if file.endswith(PARQUET):  # Parquet needs no package
         return None
     return next((name for name, one in find_readers().items() if file.endswith(tuple(one.endings))), None)
 
 
 @cache
 def find_readers() -> Mapping[str, FileReader]:
-    """Return the readers of all packages by name. Raises ConfigError."""
+    """Return all packages' readers by name. Raises ConfigError."""
     return {one.name: _load_reader(one) for one in entry_points(group=GROUP)}
 
 

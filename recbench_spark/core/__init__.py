@@ -1,1 +1,4 @@
-"""Hashes, ids, exact sums, resampling, and what every room may know. No Spark, no tables."""
+"""Core: hashes, ids, exact sums, resampling; no Spark, no tables.
+
+Every room may use it.
+"""

@@ -1,4 +1,4 @@
-"""Types of arrays, named by their numbers."""
+"""Array types, named by their numbers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Compute with the days, weeks and months of a time zone, in microseconds since 1970 UTC.
+"""Days, weeks and months in a time zone.
 
-A day begins at its local midnight. Where the clock skips midnight (zones that change at 00:00), the day
-begins where the clock goes on; where midnight comes twice, at the first one.
+Instants are microseconds since 1970 UTC. A day begins at its local midnight. Where the clock skips midnight
+(zones that change at 00:00), the day begins where the clock goes on; where midnight comes twice, at the
+first one.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import NamedTuple
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROS = {"s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000}
-"""Microseconds of the units that have the same length everywhere."""
+"""Microseconds in units with the same length everywhere."""
 
 
 class Span(NamedTuple):
-    """Months and days of a calendar, then microseconds."""
+    """Months and days in a calendar, then microseconds."""
 
     months: int = 0
     days: int = 0
@@ -35,17 +36,19 @@ def make_span(number: int, unit: str) -> Span:
 
 
 def add_spans(first: Span, second: Span, times: int = 1) -> Span:
-    """Return the first span and `times` the second one."""
+    """Return the first span plus `times` the second."""
     return Span(*(a + times * b for a, b in zip(first, second, strict=True)))
 
 
 def to_micros(moment: datetime) -> int:
-    """Return the microseconds since 1970 of a time that has a zone."""
+    """Return a zoned time in microseconds since 1970."""
     return (moment - EPOCH) // timedelta(microseconds=1)
 
 
 def move(micros: int, span: Span, zone: tzinfo) -> int:
-    """Return the instant a span later by the clock of a zone; a month ends at its last day.
+    """Return the instant a span later, by a zone's clock.
+
+    A month ends at its last day.
 
     Raises:
         OverflowError: the result is outside the calendar.
@@ -57,9 +60,9 @@ def move(micros: int, span: Span, zone: tzinfo) -> int:
 
 
 def begin_last(micros: int, number: int, unit: str, zone: tzinfo) -> int:
-    """Return the begin of the last days, weeks or months, of which the last one holds the instant.
+    """Return the start of the last days, weeks or months.
 
-    Weeks begin on Monday.
+    The last one holds the instant. Weeks begin on Monday.
     """
     day = _read_wall(micros, zone).date()
     if unit == "mo":
@@ -71,12 +74,15 @@ def begin_last(micros: int, number: int, unit: str, zone: tzinfo) -> int:
 
 
 def end_day(day: date, zone: tzinfo) -> int:
-    """Return the end of a local day, which is the begin of the next one. Raises OverflowError."""
+    """Return a local day's end, where the next begins.
+
+    Raises OverflowError.
+    """
     return to_micros(_midnight(day + timedelta(days=1)).replace(tzinfo=zone))
 
 
 def format_instant(micros: int, zone: tzinfo) -> str:
-    """Return an instant to the second, in UTC and in a zone."""
+    """Return an instant to the second, in UTC and locally."""
     moment = EPOCH + timedelta(microseconds=micros)
     local = moment.astimezone(zone)
     here = "" if zone is UTC or str(zone) == "UTC" else f", {local:%Y-%m-%d %H:%M:%S} {zone}"
@@ -88,14 +94,17 @@ def _midnight(day: date) -> datetime:
 
 
 def _read_wall(micros: int, zone: tzinfo) -> datetime:
-    """Return date and time on the wall; the begin of a day whose midnight was skipped is that midnight."""
+    """Return date and time on the wall.
+
+    Where midnight was skipped, the day's start counts as that midnight.
+    """
     wall = (EPOCH + timedelta(microseconds=micros)).astimezone(zone).replace(tzinfo=None, fold=0)
     midnight = _midnight(wall.date())
     return midnight if to_micros(midnight.replace(tzinfo=zone)) == micros else wall
 
 
 def _move_wall(wall: datetime, span: Span) -> datetime:
-    """Return the time of day some months, and then days, later. Raises OverflowError."""
+    """Move a time by months, then days. Raises OverflowError."""
     months = wall.year * 12 + wall.month - 1 + span.months
     year, month = divmod(months, 12)
     if not 1 <= year <= 9999:

@@ -1,20 +1,26 @@
-"""Findings about inputs and results: rows of the table `checks` before a run id is added."""
+"""Findings on inputs and results, for the table `checks`.
+
+The rows have no run id yet.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 TRAINING_ROWS = "list rows of training items"
-"""Name of the check that counts list rows which recommend an item of the user's training rows."""
+"""Name of the check on list rows with items from the user's training rows."""
 
 
 class CheckWarning(UserWarning):
-    """A check that did not pass, as a Python warning; `warnings.simplefilter` can name it."""
+    """A failed check, as a Python warning.
+
+    `warnings.simplefilter` can name it.
+    """
 
 
 @dataclass(frozen=True)
 class Check:
-    """A row of the table `checks` without its run id."""
+    """One finding: a row of `checks` without its run id."""
 
     check: str
     observed: float
@@ -24,7 +30,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """True where there is no threshold, or the observed value is at most the threshold."""
+        """True without a threshold, or for values up to it."""
         return self.threshold is None or self.observed <= self.threshold
 
     def summary_line(self) -> str:
@@ -33,5 +39,5 @@ class Check:
 
 
 def warn_above_zero(check: str, observed: float, detail: str) -> Check:
-    """Return a check of a count; it is a warning where the count is not 0."""
+    """Return a check on a count; it warns above 0."""
     return Check(check, float(observed or 0), 0.0, "warning", detail)

@@ -1,4 +1,4 @@
-"""Classes of tables and columns, and columns that many tables share."""
+"""Classes for tables and columns, and columns shared by tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMA_VERSION = 5
 """Raised when a column is added or changes its meaning, or a layout changes; a property of each table."""
 
 OLDEST_SCHEMA = 4
-"""Oldest version that is migrated; those before have tables in clusters, which must be written again."""
+"""Oldest version which can be migrated; older ones have tables in clusters, which must be written again."""
 
 STRING: pa.DataType = pa.string()
 INT: pa.DataType = pa.int32()
@@ -30,18 +30,21 @@ DATE: pa.DataType = pa.date32()
 
 
 def array_type(element: pa.DataType) -> pa.DataType:
-    """Return a list type; Delta has no NOT NULL inside arrays and maps, so elements are nullable."""
+    """Return a list type; its elements are nullable.
+
+    Delta has no NOT NULL inside arrays and maps.
+    """
     return pa.list_(pa.field("element", element))
 
 
 def map_type(key: pa.DataType, value: pa.DataType) -> pa.DataType:
-    """Return a map type, whose values are nullable."""
+    """Return a map type; its values are nullable."""
     return pa.map_(key, value)
 
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column: name, type, and its meaning for the person who queries it."""
+    """One column: name, type, and its meaning for readers."""
 
     name: str
     type: pa.DataType
@@ -51,7 +54,7 @@ class TableColumn:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: columns, the meaning of a row, and the layout of its files."""
+    """One table: its columns, a row's meaning, its files' layout."""
 
     name: str
     comment: str
@@ -61,13 +64,16 @@ class Table:
 
     @property
     def schema_json(self) -> str:
-        """The schema with comments, as a log of Delta holds it; `storage.spark_types` reads it."""
+        """The schema with comments, as in a log of Delta.
+
+        `storage.spark_types` reads it.
+        """
         fields = [field_json(c.name, c.type, c.nullable, {"comment": c.comment}) for c in self.columns]
         return json.dumps({"fields": fields, "type": "struct"}, separators=(",", ":"), sort_keys=True)
 
     @property
     def arrow_schema(self) -> pa.Schema:
-        """The Arrow schema; each field carries its comment as Spark notes it."""
+        """The Arrow schema, with comments as Spark notes them."""
         return pa.schema(
             [
                 pa.field(c.name, c.type, c.nullable, {NOTES: json.dumps({"comment": c.comment})})
@@ -77,12 +83,12 @@ class Table:
 
     @property
     def names(self) -> list[str]:
-        """The names of the columns, in order."""
+        """The column names, in order."""
         return [column.name for column in self.columns]
 
 
 def text_column(name: str, comment: str) -> TableColumn:
-    """Return a text column that is never NULL."""
+    """Return a text column without NULL."""
     return TableColumn(name, STRING, comment, nullable=False)
 
 
@@ -102,7 +108,7 @@ K: TableColumn = TableColumn("k", INT, "Cut-off; NULL for a value over the whole
 SUITE: TableColumn = text_column("suite", "Name of the benchmark file.")
 
 ID_KIND = "recbench.id"
-"""Column metadata: the stored type of ids: `integer`, `string`, or `text` of a text file."""
+"""Column metadata: the stored type of ids: `integer`, `string`, or `text` in a text file."""
 
 ABSENT = "recbench.absent"
 """Column metadata: the log has no such column, so every value is the same."""
@@ -114,7 +120,7 @@ IDS = ("user_id", "item_id")
 
 
 def require_names(names: Sequence[str], columns: Sequence[str], what: str) -> None:
-    """Check that names of columns hold the required ones.
+    """Check that the required columns are among the names.
 
     Raises:
         SchemaError: a name is missing; the message has the existing names and the nearest one.
@@ -128,7 +134,10 @@ def require_names(names: Sequence[str], columns: Sequence[str], what: str) -> No
 
 
 def arrow_rows(rows: Sequence[Mapping[str, Any]] | pa.Table, table: Table) -> pa.Table:
-    """Return rows as Arrow with the table's columns, in its order and types; missing ones are NULL."""
+    """Return rows as Arrow, with the table's columns and types.
+
+    Missing columns are NULL.
+    """
     schema = table.arrow_schema
     if not isinstance(rows, pa.Table):
         return pa.Table.from_pylist(list(rows), schema)

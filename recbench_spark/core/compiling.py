@@ -1,4 +1,7 @@
-"""Compilation of kernels. This module is separate so that a task of Spark need not import torch for it."""
+"""Compilation of kernels, separate so that tasks need no torch.
+
+A task of Spark imports this module alone.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ import numpy.typing as npt
 
 try:
     import numba
-except ImportError:  # a machine with torch and numpy alone: correct results, but slow
+except ImportError:  # with torch and numpy alone: correct results, but slow
     numba = None
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -29,20 +32,23 @@ IMPORTS = re.compile(
 
 
 def compile_kernel(function: Function, **more: Any) -> Function:
-    """Compile `function` to machine code that does not hold the GIL and is cached on disk."""
+    """Compile a function to cached machine code without the GIL.
+
+    The cache is on disk.
+    """
     if numba is None:
         return function
     options = {"nogil": True, "error_model": "numpy"} | more
     try:
         return _name_cache(cast(Function, numba.njit(**{"cache": True, **options})(function)))
-    except RuntimeError:  # no writable folder, neither beside the sources nor at home
+    except RuntimeError:  # no writable folder beside the sources or at home
         return cast(Function, numba.njit(**{**options, "cache": False})(function))
 
 
 def _name_cache(kernel: Function) -> Function:
-    """Let the kernel's cached code count only for the sources that it was made from.
+    """Tie a kernel's cached code to all its sources.
 
-    Numba looks at the file of the kernel alone. The code also holds kernels and constants of other files,
+    Numba looks at the kernel's own file alone. The code also holds kernels and constants from other files,
     and its index names their classes: after an upgrade in place the old code would run, or fail to load.
     """
     index = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
@@ -53,7 +59,10 @@ def _name_cache(kernel: Function) -> Function:
 
 @cache
 def digest_sources(file: str) -> str:
-    """Return the digest of a file and of all files of the package that it imports, directly or not."""
+    """Return the digest of a file with all its imports.
+
+    They are the package's files, imported directly or not.
+    """
     digest = hashlib.sha256()
     for source in sorted(list_sources(file)):
         digest.update(f"{Path(source).name} {len(read_source(source))}\n".encode())
@@ -62,7 +71,10 @@ def digest_sources(file: str) -> str:
 
 
 def list_sources(file: str) -> set[str]:
-    """Return the file and all files of the package that it imports, directly or not."""
+    """Return a file with all its imports in the package.
+
+    They may be indirect.
+    """
     sources, waiting = {file}, [file]
     while waiting:
         imported = list_imports(waiting.pop()) - sources
@@ -73,7 +85,10 @@ def list_sources(file: str) -> set[str]:
 
 @cache
 def list_imports(file: str) -> frozenset[str]:
-    """Return the files of the package that a source imports. A name after `import` may be a module."""
+    """Return the package's files imported by a source.
+
+    A name after `import` may be a module.
+    """
     package_parent = Path(__file__).resolve().parents[2]
     modules = {
         name
@@ -89,7 +104,10 @@ def list_imports(file: str) -> frozenset[str]:
 
 @cache
 def read_source(file: str) -> bytes:
-    """Return a source; empty where it cannot be read, as inside a zip, whose own time numba looks at."""
+    """Return a source; empty if it cannot be read.
+
+    An example is a file inside a zip, whose own time numba looks at.
+    """
     try:
         return Path(file).read_bytes()
     except OSError:
@@ -97,15 +115,20 @@ def read_source(file: str) -> bytes:
 
 
 def compile_with_python_errors(function: Function) -> Function:
-    """Compile as `compile_kernel` does, but a division by zero is an error, as in Python."""
+    """Compile as `compile_kernel`, but let division by zero fail.
+
+    This is Python's own rule.
+    """
     return compile_kernel(function, nogil=False, error_model="python")
 
 
 def announce_compiling(kernel: Any) -> None:
-    """Say on standard error that kernels are compiled, unless another process just said so.
+    """Announce a compilation on standard error, once for all processes.
+
+    Another process's line from just now is enough.
 
     Args:
-        kernel: the kernel whose compilation begins.
+        kernel: the kernel to be compiled now.
     """
     place, mark = kernel.stats.cache_path, Path(tempfile.gettempdir(), "recbench-compiling")
     with suppress(OSError):
@@ -118,11 +141,14 @@ def announce_compiling(kernel: Any) -> None:
 
 
 QUIET_SECONDS = 60
-"""Tasks of Spark compile side by side; within this time one of them speaks for all."""
+"""Spark's tasks compile side by side; within this time one speaks for all."""
 
 
 def _watch_compiler() -> None:
-    """Let numba report when it really compiles a kernel: nothing else knows it before."""
+    """Let numba report when it really compiles a kernel.
+
+    Nothing else knows it before.
+    """
     from numba.core import event  # noqa: PLC0415
 
     class Watcher(event.Listener):  # type: ignore[misc]
@@ -142,7 +168,10 @@ if numba is not None:
 
 
 def readonly(array: npt.NDArray[Any]) -> Any:
-    """Return a read-only view, so that mapped files, Arrow buffers and fresh arrays have one numba type."""
+    """Return a read-only view, to get one numba type.
+
+    Mapped files, Arrow buffers and fresh arrays then have the same.
+    """
     view = array.view(np.ndarray)
     view.flags.writeable = False
     return view

@@ -1,8 +1,8 @@
-"""Definitions of metrics: every axis in which definitions differ, and presets of other libraries.
+"""Definitions of metrics: all axes, and other libraries' presets.
 
 Two libraries that print "NDCG@3" mean different things (`.44` to `.79` on one input). Each difference is a
-named axis with one default. The axes in which a number differs from the defaults stand beside it in every
-table, as the short string of `Definition.describe`.
+named axis with one default. Every table shows beside a number the axes in which it differs from the
+defaults, as the short string from `Definition.describe`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from recbench_spark.errors import ConfigError, nearest, show_value
 
 VERSION = "v1"
-"""Version of the defaults. It is part of every description and is raised when a default changes."""
+"""Version of the defaults. Every description begins with it; a changed default raises it."""
 
 ExposureEstimator = Literal[
     "ips", "clipped_ips", "snips_user", "snips_global", "ips_pooled", "dm", "dr", "switch_dr", "dros",
     "stratified",
 ]  # fmt: skip
-"""Names of the corrections for exposure, in the order of reports: `analyses.exposure.kernels.exposure`."""
+"""Names of the corrections for exposure, in the reports' order: `analyses.exposure.kernels.exposure`."""
 
 DrawEstimator = Literal[
     "rank_estimate", "least_squares", "monotone_least_squares", "bias_variance", "maximum_likelihood",
@@ -31,14 +31,17 @@ DrawEstimator = Literal[
 
 
 SAMPLED = ("uniform", "popularity")
-"""Values of the axis `candidates` under which items are drawn."""
+"""Values of the axis `candidates` for drawn items."""
 
 DEFAULT_TIE_SEED = 42
-"""Seed of hashed ties where none is set."""
+"""Default seed for hashed ties."""
 
 
 class Definition(BaseModel):
-    """One value for each axis; the first value of each `Literal` is the default."""
+    """A metric's definition: one value for each axis.
+
+    The first value in each `Literal` is the default.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -107,18 +110,24 @@ class Definition(BaseModel):
     of the draw fill it in; it is not set."""
 
     def to_settings(self) -> dict[str, Any]:
-        """Return the axes as they are stored and hashed: an axis of `ADDED_LATER` only where it is set."""
+        """Return the axes to store and hash.
+
+        An axis in `ADDED_LATER` counts only where it is set.
+        """
         unset = {
             name for name in ADDED_LATER if getattr(self, name) == type(self).model_fields[name].default
         }
         return self.model_dump(exclude=unset)
 
     def without_ranks(self) -> Definition:
-        """Return the definition for inputs in which no rank is given: there are no gaps to name."""
+        """Return the definition for inputs without ranks.
+
+        They have no gaps to name.
+        """
         return self.model_copy(update={"gaps": "keep"})
 
     def describe(self, axes: Iterable[str] | None = None) -> str:
-        """Return `v1`, followed by the axes that differ from the defaults.
+        """Return `v1`, and all axes without their default.
 
         Args:
             axes: names of the axes to look at; None: all.
@@ -133,10 +142,10 @@ class Definition(BaseModel):
 
 
 ADDED_LATER = ("grade_origin", "ndcg_ties", "tie_seed", "draw", "gaps")
-"""Axes that came later: they enter no key while they have their default, so that old keys stay."""
+"""Later axes: with their default they enter no key, so old keys stay."""
 
 GRADED_GAINS = ("linear", "exponential")
-"""Gains that follow from relevance - `grade_origin`."""
+"""Gains computed from relevance - `grade_origin`."""
 
 LENSKIT: dict[str, Any] = {
     "users": "output",
@@ -225,7 +234,7 @@ PRESET_VERSIONS: dict[str, str] = {
 
 
 def axis_values(axis: str) -> tuple[str, ...]:
-    """Return the values that an axis can take; empty for a number.
+    """Return an axis's possible values; empty for a number.
 
     >>> axis_values("recall_by")
     ('relevant', 'min_k_relevant')
@@ -283,7 +292,7 @@ def _check_axis(axis: str, value: Any) -> None:
             f"definition.{axis}: {str(value).lower()} is not one of its values", "a number, or null"
         )
     known = axis_values(axis)
-    # An array has no one answer to `in`, and pydantic takes one number of a series for a number.
+    # An array has no one answer to `in`, and pydantic takes a one-number series for a number.
     if not isinstance(value, str | Real | None):
         hint = nearest("", known) if known else "a number, or null"
         raise ConfigError(f"definition.{axis}: {show_value(value)} is not one of its values", hint)

@@ -1,4 +1,4 @@
-"""Arrow types in the JSON of Delta's protocol, from which Spark reads its own types."""
+"""Arrow types in Delta's JSON, where Spark reads its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 NOTES = "SPARK::metadata::json"
-"""Key of an Arrow field's metadata under which Spark keeps the notes of a column."""
+"""Spark's key in an Arrow field's metadata, for a column's notes."""
 
 PRIMITIVES: dict[pa.DataType, str] = {
     pa.string(): "string",
@@ -25,10 +25,10 @@ PRIMITIVES: dict[pa.DataType, str] = {
 
 
 def type_json(kind: pa.DataType) -> str | dict[str, Any]:
-    """Return a type as the schema in a log of Delta names it.
+    """Return a type as a Delta log's schema names it.
 
     Raises:
-        KeyError: no table of this package has a column of this type.
+        KeyError: no table in this package has a column of this type.
     """
     if pa.types.is_list(kind):
         element = kind.value_field
@@ -45,5 +45,5 @@ def type_json(kind: pa.DataType) -> str | dict[str, Any]:
 
 
 def field_json(name: str, kind: pa.DataType, nullable: bool, notes: Mapping[str, str]) -> dict[str, Any]:
-    """Return a column or a field of a struct as the schema in a log of Delta names it."""
+    """Return a column or field as in Delta's log."""
     return {"name": name, "type": type_json(kind), "nullable": nullable, "metadata": dict(notes)}

@@ -1,4 +1,7 @@
-"""YAML parsing for benchmark files: refuses repeated keys and alias bombs; errors name a line."""
+"""YAML for benchmark files, without repeated keys or alias bombs.
+
+Errors name a line.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ from recbench_spark.core.strict_settings import shorten
 from recbench_spark.errors import ConfigError
 
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The loader of libyaml where it is installed; it is ten times faster."""
+"""libyaml's loader where it is installed; it is ten times faster."""
 
 MAX_DEPTH = 50
 """Levels of nested sections; a benchmark file has six."""
@@ -31,7 +34,9 @@ MAX_ALIAS_NODES = 100_000
 
 
 def load_yaml(text: str, where: str) -> Any:
-    """Return the value of a YAML text, in time and memory that grow with its length only.
+    """Return a YAML text's value, safely.
+
+    Time and memory grow with its length only.
 
     Raises:
         ConfigError: the text is no YAML, a key stands twice, or it is too deep or grows by aliases.
@@ -41,14 +46,14 @@ def load_yaml(text: str, where: str) -> Any:
         return yaml.load(text, Loader=Loader)
     except yaml.YAMLError as error:
         message = shorten(" ".join(str(error).split()))
-    # PyYAML raises these for a tag or a date that does not fit its text: !!int foo, 2026-99-99.
+    # PyYAML raises these for a tag or date which does not fit its text: !!int foo, 2026-99-99.
     except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
         message = f"a value does not fit its tag or form: {shorten(str(error))}"
     raise ConfigError(f"{where}: not valid YAML: {message}", "quote text that is not meant as YAML")
 
 
 class _OpenNode:
-    """A section or list whose end has not been read: the number of its nodes, and the keys of a section."""
+    """An open section or list: its nodes and keys."""
 
     def __init__(self, event: CollectionStartEvent) -> None:
         self.anchor, self.nodes = event.anchor, 1
@@ -56,7 +61,10 @@ class _OpenNode:
         self.is_key = True
 
     def find_repeated(self, key: str | None, line: str) -> str | None:
-        """Count the next key or value; return the line of an earlier key with the same text."""
+        """Count the next entry; return an equal earlier key's line.
+
+        An entry is a key or a value.
+        """
         if self.lines is None:
             return None
         self.is_key, is_key = not self.is_key, self.is_key
@@ -68,7 +76,7 @@ class _OpenNode:
 
 
 def _check_events(events: Iterable[Event], where: str) -> None:
-    """Check a document before it is built: its depth, its keys, and its growth by aliases."""
+    """Check a document's depth, keys and aliases before building it."""
     sizes: dict[str, int] = {}
     inside: list[_OpenNode] = []
     repeated = 0
@@ -97,7 +105,7 @@ def _check_events(events: Iterable[Event], where: str) -> None:
 
 
 def _check_key(event: NodeEvent, section: _OpenNode, where: str) -> None:
-    """Raise ConfigError for a text that is not Unicode, and for a repeated key of a section."""
+    """Raise ConfigError for text outside Unicode, or a repeated key."""
     key = event.value if isinstance(event, ScalarEvent) else None
     if key and not key.isascii() and any("\ud800" <= letter <= "\udfff" for letter in key):
         raise ConfigError(f"{where}: text that is not Unicode", _line(event))
@@ -109,11 +117,14 @@ def _check_key(event: NodeEvent, section: _OpenNode, where: str) -> None:
 
 OCTAL = re.compile(r"[-+]?0[0-7_]+")
 BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
-"""Numbers that YAML 1.1 reads in base 8 (010) or base 60 (1:10); authors of settings mean neither."""
+"""Numbers in base 8 (010) or base 60 (1:10) for YAML 1.1; authors of settings mean neither."""
 
 
 def _refuse_old_number(event: ScalarEvent, where: str) -> None:
-    """Raise ConfigError for a plain scalar that YAML 1.1 reads as another number than the one written."""
+    """Raise ConfigError where YAML 1.1 would read another number.
+
+    This concerns plain scalars.
+    """
     text = event.value
     if not (event.implicit[0] or (event.tag or "").endswith((":int", ":float"))):
         return

@@ -1,4 +1,4 @@
-"""Packages that the core does without, the extras that bring them, and the error where one is missing."""
+"""Optional packages, their extras, and the error without them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CORE = {
     **{"pyyaml": "6.0", "deltalake": "1.6", "duckdb": "2.0", "obstore": "0.10", "xxhash": "3.4"},
     **{"jinja2": "3.1", "rich": "13.7", "threadpoolctl": "3.5"},
 }
-"""The packages of the core, which every installation has, and the oldest version that works."""
+"""The core's packages, in every installation, and the oldest working version."""
 
 EXTRAS: dict[str, tuple[str, ...]] = {
     "spark": ("pyspark>=3.5,<4.3", "delta-spark>=3.3,<4.4.1"),
@@ -33,7 +33,7 @@ EXTRAS: dict[str, tuple[str, ...]] = {
     "retrieval": ("faiss-cpu>=1.12",),
     "hdfs": ("hdfs-native>=0.13",),
 }
-"""Requirements of each extra, as pyproject.toml has them; `models` and `all` join some of them."""
+"""Each extra's requirements, as in pyproject.toml; `models` and `all` join some."""
 
 MODULES: dict[str, tuple[str, str]] = {
     "pyspark": ("spark", "pyspark"),
@@ -46,23 +46,23 @@ MODULES: dict[str, tuple[str, str]] = {
     "faiss": ("retrieval", "faiss-cpu"),
     "hdfs_native": ("hdfs", "hdfs-native"),
 }
-"""Names that code imports: the extra, and the package that has the module."""
+"""Names in imports: the extra, and the package with the module."""
 
 
 class OldPackageError(RecbenchError, ImportError):
-    """A package of the core is missing, or older than what works."""
+    """A core package is missing, or too old."""
 
     exit_code = USAGE
 
 
 class MissingPackageError(RecbenchError, ModuleNotFoundError):
-    """A package of an extra is not installed."""
+    """An extra's package is not installed."""
 
     exit_code = USAGE
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs what an extra brings.
+    """Return the command to install an extra.
 
     It names packages, since recbench-spark itself is in no registry (docs/how_to/install.md).
 
@@ -73,7 +73,7 @@ def install_command(extra: str) -> str:
 
 
 def list_packages(extra: str) -> list[str]:
-    """Return the names of the packages of an extra, without versions.
+    """Return an extra's packages, without versions.
 
     >>> list_packages("spark")
     ['pyspark', 'delta-spark']
@@ -82,10 +82,10 @@ def list_packages(extra: str) -> list[str]:
 
 
 def check_core() -> None:
-    """Compare the installed packages of the core with the oldest that work.
+    """Compare the core's installed packages with the oldest that work.
 
     pip does so where it installs the wheel. Nobody does where the wheel came without its requirements, or
-    as a zip, to the packages of a rented cluster.
+    as a zip, to a rented cluster's packages.
 
     Raises:
         OldPackageError: some are missing or too old.
@@ -100,7 +100,10 @@ def check_core() -> None:
 
 
 def stop_without_core() -> None:
-    """Say in one sentence that `check_core` fails, and exit, before a command loads the packages."""
+    """Exit with one sentence where `check_core` fails.
+
+    Commands call it before they load the packages.
+    """
     try:
         check_core()
     except OldPackageError as error:
@@ -116,7 +119,7 @@ def _find_fault(name: str) -> str:
 
 
 def name_fault(name: str, version: str | None) -> str:
-    """Return what is wrong with a package of the core, or nothing.
+    """Describe a fault in a core package, or nothing.
 
     >>> name_fault("scipy", None), name_fault("pyarrow", "15.0.2"), name_fault("numpy", "2.0.1")
     ('no scipy', 'pyarrow 15.0.2', '')
@@ -127,7 +130,7 @@ def name_fault(name: str, version: str | None) -> str:
 
 
 def read_version(text: str) -> list[int]:
-    """Return the numbers that a version begins with.
+    """Return the numbers at a version's start.
 
     >>> read_version("2.2.3"), read_version("19.0.1.dev4") < read_version("19.1")
     ([2, 2, 3], True)
@@ -136,7 +139,10 @@ def read_version(text: str) -> list[int]:
 
 
 def explain(error: BaseException) -> BaseException:
-    """Return an error that names the command to run where a package of an extra is missing; else itself."""
+    """Return an error with the command to run.
+
+    This holds where an extra's package is missing; other errors are returned unchanged.
+    """
     if not isinstance(error, ModuleNotFoundError) or isinstance(error, RecbenchError):
         return error
     module = (error.name or "").partition(".")[0]
@@ -148,7 +154,7 @@ def explain(error: BaseException) -> BaseException:
 
 @contextmanager
 def explain_missing() -> Iterator[None]:
-    """Name the command to run where an import lacks a package of an extra.
+    """Name the command to install an extra's missing package.
 
     Raises:
         MissingPackageError: a package is missing.
@@ -163,7 +169,7 @@ def explain_missing() -> Iterator[None]:
 
 
 def has_module(name: str) -> bool:
-    """Return whether a module can be imported, without importing it."""
+    """Check whether a module can be imported, without importing it."""
     try:
         return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:

@@ -1,4 +1,7 @@
-"""Spark's `xxhash64` of Arrow texts; separate from `hashing`, since kernels on a GPU do not need Arrow."""
+"""Spark's `xxhash64` on Arrow texts, separate from `hashing`.
+
+Kernels on a GPU do not need Arrow.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from recbench_spark.core.hashing import Hashes, Texts, hash_numbers, hash_texts,
 
 
 def hash_ids(ids: pa.Array | pa.ChunkedArray, hashes_r: Hashes | None = None) -> Hashes:
-    """Return (r,) the hash of each text.
+    """Return each text's hash, (r,).
 
     Args:
         ids: texts or bytes, no NULL.
@@ -20,9 +23,9 @@ def hash_ids(ids: pa.Array | pa.ChunkedArray, hashes_r: Hashes | None = None) ->
 
 
 def hash_encoded(ids: pa.DictionaryArray, hashes_r: Hashes | None = None) -> Hashes:
-    """Return the same hashes of dictionary-encoded texts.
+    """Return the same hashes for dictionary-encoded texts.
 
-    Of the first column each distinct text is hashed once.
+    In the first column each distinct text is hashed once.
     """
     which_r = ids.indices.to_numpy()
     if hashes_r is None:
@@ -32,7 +35,9 @@ def hash_encoded(ids: pa.DictionaryArray, hashes_r: Hashes | None = None) -> Has
 
 
 def hash_rows(rows: pa.Table, seed: int) -> Hashes:
-    """Return (r,) Spark's `xxhash64` of all columns and then of a seed; a NULL changes no hash.
+    """Return Spark's `xxhash64` of all columns and a seed, (r,).
+
+    A NULL changes no hash.
 
     Raises:
         TypeError: a column holds neither texts nor numbers of at most 64 bits.
@@ -57,7 +62,7 @@ def _hash_column(column: pa.Array, hashes_r: Hashes) -> Hashes:
 
 
 def flatten_texts(ids: pa.Array | pa.ChunkedArray) -> Texts:
-    """Concatenate texts, or bytes, into one buffer with offsets."""
+    """Concatenate texts or bytes into one buffer with offsets."""
     flat = ids.cast(ids.type.value_type) if pa.types.is_dictionary(ids.type) else ids
     large = (flat.combine_chunks() if isinstance(flat, pa.ChunkedArray) else flat).cast(pa.large_binary())
     _, starts, content = large.buffers()

@@ -1,4 +1,7 @@
-"""Random draws by hash: splitmix64 for the kernels' draws, and `xxhash64` with the bits of Spark's."""
+"""Random draws by hash: splitmix64, and Spark's `xxhash64`.
+
+Kernels draw with the first; the second has the same bits as Spark's.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ GAMMA = np.uint64(0x9E3779B97F4A7C15)
 
 @compile_kernel
 def mix(x: np.uint64) -> np.uint64:
-    """Return the output function of splitmix64 (Steele, Lea and Flood 2014, figure 15)."""
+    """Return splitmix64's output function.
+
+    Source: Steele, Lea and Flood 2014, figure 15.
+    """
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
@@ -31,7 +37,7 @@ def splitmix64(state: np.uint64) -> np.uint64:
 
 @compile_kernel
 def stream(seed: np.uint64, key: np.uint64) -> np.uint64:
-    """Return the state at which the draws of a key begin under a seed."""
+    """Return a key's first state of draws under a seed."""
     return mix(splitmix64(seed) ^ key)
 
 
@@ -47,14 +53,17 @@ _P1, _P2, _P3, _P4, _P5 = (
 
 
 class Texts(NamedTuple):
-    """Distinct texts: text d is `bytes_b[starts_d[d] : starts_d[d + 1]]`, UTF-8."""
+    """Distinct texts in one buffer.
+
+    Text d is `bytes_b[starts_d[d] : starts_d[d + 1]]`, UTF-8.
+    """
 
     starts_d: npt.NDArray[np.int64]
     bytes_b: npt.NDArray[np.uint8]
 
 
 def hash_texts(texts: Texts, which_r: npt.NDArray[Any], hashes_r: Hashes) -> Hashes:
-    """Extend each row's hash by a text, as `xxhash64(..., text)` of Spark does.
+    """Extend each row's hash by a text, as Spark's `xxhash64`.
 
     Args:
         texts: distinct texts.
@@ -71,20 +80,29 @@ def hash_texts(texts: Texts, which_r: npt.NDArray[Any], hashes_r: Hashes) -> Has
 
 
 def hash_bytes(text: bytes, hashes_r: Hashes) -> Hashes:
-    """Extend each row's hash by the same text; a 64-bit number is its 8 bytes, little-endian."""
+    """Extend each row's hash by the same text.
+
+    A 64-bit number is its 8 bytes, little-endian.
+    """
     texts = Texts(np.array([0, len(text)]), np.frombuffer(text, np.uint8))
     return hash_texts(texts, np.zeros(len(hashes_r), np.int32), hashes_r)
 
 
 def hash_longs(values_r: npt.NDArray[np.int64], hashes_r: Hashes) -> Hashes:
-    """Extend each row's hash by a 64-bit number, as `xxhash64(..., number)` of Spark does."""
+    """Extend each row's hash by a number, as Spark's `xxhash64`.
+
+    The number has 64 bits.
+    """
     out = np.empty(len(values_r), np.uint64)
     _fill_longs(readonly(values_r.view(np.uint64)), readonly(hashes_r), out)
     return out
 
 
 def hash_numbers(values_r: npt.NDArray[Any], hashes_r: Hashes) -> Hashes:
-    """Extend each row's hash by a number of 32 or 64 bits, as Spark does; it has one zero and one NaN."""
+    """Extend each row's hash by a number, as Spark does.
+
+    The number has 32 or 64 bits; there is one zero and one NaN.
+    """
     if values_r.dtype.kind == "f":
         values_r = np.where(np.isnan(values_r), values_r.dtype.type(np.nan), values_r + 0)
     rows, content_b = len(values_r), np.ascontiguousarray(values_r).view(np.uint8)
@@ -93,12 +111,15 @@ def hash_numbers(values_r: npt.NDArray[Any], hashes_r: Hashes) -> Hashes:
 
 
 def place_hashes(hashes_r: Hashes) -> npt.NDArray[np.float64]:
-    """Return numbers in [0, 1) with 53 random bits, as in `randomness.uniform`."""
+    """Return numbers in [0, 1), as `randomness.uniform`.
+
+    They have 53 random bits.
+    """
     return (hashes_r >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def start(rows: int) -> Hashes:
-    """Return the start value of Spark's `xxhash64`, (rows,)."""
+    """Return the start value for Spark's `xxhash64`, (rows,)."""
     return np.full(rows, 42, np.uint64)
 
 
@@ -146,7 +167,7 @@ def _step_lane(lane: np.uint64, word: np.uint64) -> np.uint64:
 
 @compile_kernel
 def _finish(text: npt.NDArray[np.uint8], at: int, end: int, state: np.uint64) -> np.uint64:
-    """Hash the last bytes, fewer than 32, and apply the avalanche."""
+    """Hash the last bytes (fewer than 32); apply the avalanche."""
     while end - at >= 8:
         state ^= _step_lane(np.uint64(0), _word(text, at))
         state = _rotate(state, 27) * _P1 + _P4
@@ -162,7 +183,7 @@ def _finish(text: npt.NDArray[np.uint8], at: int, end: int, state: np.uint64) ->
 
 @compile_kernel
 def _avalanche(state: np.uint64) -> np.uint64:
-    """Mix the bits of the final state."""
+    """Mix the final state's bits."""
     state = (state ^ (state >> np.uint64(33))) * _P2
     state = (state ^ (state >> np.uint64(29))) * _P3
     return state ^ (state >> np.uint64(32))
@@ -170,7 +191,10 @@ def _avalanche(state: np.uint64) -> np.uint64:
 
 @compile_kernel
 def _half(text: npt.NDArray[np.uint8], at: int) -> np.uint64:
-    """Read four bytes as a number, little-endian; LLVM compiles this form to one load."""
+    """Read four bytes as a little-endian number.
+
+    LLVM compiles this form to one load.
+    """
     low = np.uint64(text[at]) | (np.uint64(text[at + 1]) << np.uint64(8))
     high = np.uint64(text[at + 2]) | (np.uint64(text[at + 3]) << np.uint64(8))
     return low | (high << np.uint64(16))

@@ -1,4 +1,4 @@
-"""The definition of an id, by the type of its column, and the overlap of the ids of two tables.
+"""Ids: one definition for each column type, and common ids.
 
     whole numbers           their digits
     floats                  the whole number they stand for; NaN is a missing id. Refused: floats not
@@ -6,17 +6,17 @@
     decimals                the whole number they stand for; refused if they are not whole
     text                    unchanged, with white space and leading zeros; empty text, or blanks alone, is
                             a missing id; refused if it is not UTF-8
-    bytes                   the text that they spell in UTF-8
+    bytes                   the text they spell in UTF-8
     booleans                `true` and `false`
     dictionaries            as their values
     anything else           refused
 
-NULL and a key that an object of JSON lacks are missing ids, too. Every other text is an id: `NULL`, `NA`
-and `nan` are what a file calls somebody, and a check of the log names them (`PLACEHOLDERS`).
+NULL and a key missing in a JSON object are missing ids, too. Every other text is an id: `NULL`, `NA` and
+`nan` are what a file calls somebody, and a check of the log names them (`PLACEHOLDERS`).
 
-Fields of a text file are text, except if a column is whole floats throughout (`10.0`, as pandas writes
+Fields in a text file are text, except if a column has whole floats throughout (`10.0`, as pandas writes
 whole numbers beside a missing one): these become the whole numbers, NaN beside them is a missing id, and a
-message says so. `tests/id_rule.py` is the rule that this module is tested against.
+message says so. This module is tested against the rule in `tests/id_rule.py`.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ import pyarrow.compute as pc
 from recbench_spark.errors import DataError, SchemaError
 
 EXACT_BITS = {"halffloat": 11, "float": 24, "double": 53}
-"""Bits of the whole numbers that floats of a type (Arrow's and Spark's name) can distinguish."""
+"""Bits for whole numbers which a type of floats (Arrow's and Spark's name) can tell apart."""
 
 SAFE_DIGITS = 18
-"""Whole numbers with this number of digits fit into 64 bits."""
+"""Whole numbers with so many digits fit into 64 bits."""
 
 CANONICAL_INTEGER = "^(0|-?[1-9][0-9]{0,17})$"
-"""Text that is the only spelling of its number, which fits into 64 bits."""
+"""Text with the only spelling of its number, which fits into 64 bits."""
 
 WHOLE_FLOAT = r"^-?(0|[1-9][0-9]*)\.0$|^-?[1-9](\.[0-9]+)?[eE]\+[0-9]{2,3}$|^[nN][aA][nN]$"
 """Whole floats as text files spell them: `10.0`, from 10^16 on `1e+16`; and NaN, which is missing."""
@@ -61,22 +61,22 @@ PLACEHOLDERS = frozenset(
         "-",
     )
 )
-"""Texts, in small letters, that often stand for a missing id. They are ids; a check warns of them."""
+"""Texts, in small letters, which often stand for a missing id. They are ids; a check warns of them."""
 
 FEW = 0.01
 """Share of common ids below which two tables probably do not belong together."""
 
 MANY = 100
-"""Smallest number of ids of a side for which such a small share means anything."""
+"""Smallest number of a side's ids for which such a small share means anything."""
 
 MEET = 0.1
-"""Share of ids in common from which a change of their spelling shows that the tables belong together."""
+"""Share of common ids from which another spelling shows that the tables belong together."""
 
 NEARLY_ALL = 0.9
-"""Share of ids in common below which a warning tells where another spelling reaches it."""
+"""Share of common ids below which a warning names a spelling that reaches it."""
 
 LETTER_CASE = "capital letters"
-"""The change of spelling that makes capital letters small; `SPELLINGS` has no pattern for it."""
+"""The change to small letters; `SPELLINGS` has no pattern for it."""
 
 SPELLINGS: dict[str, tuple[str, str]] = {
     "blanks around ids": (r"^[\s\p{Z}\x{feff}\x{200b}]+|[\s\p{Z}\x{feff}\x{200b}]+$", ""),
@@ -86,11 +86,11 @@ SPELLINGS: dict[str, tuple[str, str]] = {
     "separators": (r"[\s_./:|#-]+", ""),
     "zeros in front": (r"(^|[^0-9])0+([0-9])", "\\1\\2"),
 }
-"""Differences between two spellings of an id: pattern and replacement, in the order of use."""
+"""Differences between an id's two spellings: pattern and replacement, in order of use."""
 
 
 def respell(ids: pa.Array, changes: Sequence[str]) -> pa.Array:
-    """Return ids as text without what these changes of `SPELLINGS` take away."""
+    """Return ids as text, respelt by these changes of `SPELLINGS`."""
     for change in changes:
         pattern, text = SPELLINGS[change]
         if change == LETTER_CASE:
@@ -101,21 +101,23 @@ def respell(ids: pa.Array, changes: Sequence[str]) -> pa.Array:
 
 
 def float_id_rule(bits: int) -> str:
-    """Describe the floats that can be ids."""
+    """Describe which floats can be ids."""
     return f"a whole number below 2^{bits} (floats do not tell larger ones apart)"
 
 
 def as_ids(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
-    """Convert a column to ids: int64 if they are whole numbers, else text; NULL and NaN are NULL.
+    """Convert a column to ids: int64 if possible, else text.
 
-    Decimals of more than 18 digits and uint64 become int64 if all values have at most 18, else text.
+    Whole numbers become int64; NULL and NaN are NULL. Decimals with more than 18 digits and uint64 become
+    int64 if all values have at most 18, else text.
 
     Args:
-        column: of one type.
+        column: a column with one type.
         what: name of the table and column in errors.
 
     Raises:
-        SchemaError: a type that holds no ids. DataError: a value that is no id.
+        SchemaError: the type holds no ids.
+        DataError: a value is no id.
     """
     kind = column.type
     if pa.types.is_dictionary(kind):
@@ -132,14 +134,20 @@ def as_ids(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
 
 
 def encode_texts(ids: pa.ChunkedArray) -> pa.DictionaryArray:
-    """Return ids as a dictionary of texts in one piece, so that each distinct id is handled once."""
+    """Return ids as a dictionary of texts, in one piece.
+
+    So each distinct id is handled once.
+    """
     codes = ids.combine_chunks().dictionary_encode()
     codes = codes.combine_chunks() if isinstance(codes, pa.ChunkedArray) else codes
     return pa.DictionaryArray.from_arrays(codes.indices, codes.dictionary.cast(pa.string()))
 
 
 def decode_dictionary(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    """Return the values of a dictionary column; text views (Categorical of polars) as text."""
+    """Return a dictionary column's values.
+
+    Text views (Categorical in polars) become text.
+    """
     if isinstance(column, pa.ChunkedArray):
         kind = _plain(column.type.value_type)
         return pa.chunked_array([decode_dictionary(chunk) for chunk in column.chunks], kind)
@@ -147,7 +155,10 @@ def decode_dictionary(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | p
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """Return the value type that Arrow can index: it has no such function for text views."""
+    """Return a value type that Arrow can index.
+
+    It has no such function for text views.
+    """
     return pa.large_string() if pa.types.is_string_view(kind) else kind
 
 
@@ -188,7 +199,7 @@ def _text_to_ids(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
 
 
 def drop_empty(text: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    """Return texts; NULL in the place of empty ones, and of blanks alone."""
+    """Replace empty texts, and blanks alone, by NULL."""
     maybe = pc.or_(pc.equal(pc.binary_length(text), 0), pc.starts_with(text, " "))
     if not pc.any(maybe, min_count=0).as_py():
         return text
@@ -204,14 +215,14 @@ def _as_bytes(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 @dataclass(frozen=True)
 class WrongIds:
-    """Values of a column that are no ids.
+    """A column's values unfit as ids.
 
     Attributes:
         what: name of the table and column.
         rows: number of rows.
         kind: type of the column.
-        expected: what the values are not.
-        example: the first of them.
+        expected: the form missing in the values.
+        example: the first value.
     """
 
     what: str
@@ -221,7 +232,7 @@ class WrongIds:
     example: str
 
     def __add__(self, later: WrongIds) -> WrongIds:
-        """Return the values of this part of a column and of a later one."""
+        """Add the values in a later part of the column."""
         return replace(self, rows=self.rows + later.rows)
 
     def make_error(self) -> DataError:
@@ -233,7 +244,10 @@ class WrongIds:
 
 
 def find_wrong_ids(column: pa.ChunkedArray, what: str) -> WrongIds | None:
-    """Return the values of a column for which `as_ids` raises DataError; None if there are none."""
+    """Return the values refused by `as_ids`, or None.
+
+    For these, `as_ids` raises DataError.
+    """
     kind = column.type
     if pa.types.is_dictionary(kind):
         return find_wrong_ids(decode_dictionary(column), what)
@@ -263,7 +277,7 @@ def _find_wrong_texts(column: pa.ChunkedArray, what: str) -> WrongIds | None:
 
 
 def is_utf8(value: bytes | None) -> bool:
-    """Return whether bytes are text in UTF-8; so are missing ones."""
+    """Check whether bytes are UTF-8 text; missing ones are."""
     try:
         return value is None or value.decode() is not None
     except UnicodeDecodeError:
@@ -289,7 +303,13 @@ def _refuse(wrong: WrongIds | None) -> None:
 
 @dataclass(frozen=True)
 class IdArray:
-    """One column of one table: its name, its type as stored, and three of its ids."""
+    """One column of ids, as messages show it.
+
+    Attributes:
+        what: name of the table and column.
+        kind: its type as stored.
+        first: three of its ids.
+    """
 
     what: str
     kind: str
@@ -302,9 +322,14 @@ class IdArray:
 
 @dataclass(frozen=True)
 class IdOverlap:
-    """Numbers of distinct ids of two sides, of their common ids, and of the whole numbers among them.
+    """Counts of two sides' distinct, common and numeric ids.
 
     Text counts as a whole number only in its one spelling: no leading zeros, no white space.
+
+    Attributes:
+        n: each side's distinct ids.
+        common: ids on both sides.
+        numbers: each side's whole numbers.
     """
 
     n: tuple[int, int]
@@ -313,21 +338,30 @@ class IdOverlap:
 
     @property
     def share(self) -> float:
-        """Share of the smaller side's ids that the other side has too; 1 without ids."""
+        """Share of the smaller side's ids also on the other.
+
+        It is 1 without ids.
+        """
         return self.common / min(self.n) if min(self.n) else 1.0
 
     @property
     def is_disjoint(self) -> bool:
-        """True if one side is all whole numbers and the other has none: no two can be equal."""
+        """True if one side alone has numbers, and only numbers.
+
+        Then no two ids can be equal.
+        """
         return any(self.numbers[a] == self.n[a] and not self.numbers[1 - a] for a in (0, 1))
 
     @property
     def few(self) -> bool:
-        """True if so few ids are common that the tables hardly belong together."""
+        """True if too few ids are common for related tables."""
         return self.share < FEW and (min(self.n) >= MANY or not self.common)
 
     def fails(self, must: bool) -> bool:
-        """Return true if nothing is common although the ids must match, or because they cannot match."""
+        """Return True if common ids are required but missing.
+
+        `must`: they must match. Ids which cannot match fail in any case.
+        """
         return self.share == 0 and (must or self.is_disjoint)
 
     def describe(self, left: IdArray, right: IdArray) -> str:
@@ -345,20 +379,29 @@ class IdOverlap:
 
 
 class IdSides(Protocol):
-    """Two columns of ids, which are read again only where hardly any id is common."""
+    """Two columns of ids, read again only if few meet."""
 
     def read_examples(self) -> tuple[IdArray, IdArray]:
-        """Return three ids of each side."""
+        """Return three ids from each side."""
 
     def count_respelled(self, changes: Sequence[str]) -> IdOverlap:
-        """Count the ids in common after changes of `SPELLINGS`."""
+        """Count common ids after changes of `SPELLINGS`."""
 
     def drop_common(self) -> IdSides:
-        """Return the ids of each side that the other side lacks."""
+        """Return each side's ids without those in common."""
 
 
 def find_other_spelling(overlap: IdOverlap, sides: IdSides, least: float) -> tuple[IdOverlap, str] | None:
-    """Find the changes of spelling after which a share of ids is common, and count these; None: no such."""
+    """Find a spelling with enough common ids, and count these.
+
+    Args:
+        overlap: the ids as they are spelt.
+        sides: the two columns.
+        least: the share of common ids to reach.
+
+    Returns:
+        The counts, and the changes in words; None: no such spelling.
+    """
     if overlap.numbers == overlap.n:  # whole numbers have one spelling
         return None
     every = sides.count_respelled(tuple(SPELLINGS))
@@ -374,10 +417,10 @@ def find_other_spelling(overlap: IdOverlap, sides: IdSides, least: float) -> tup
 
 
 def refuse_other_spelling(overlap: IdOverlap, sides: IdSides) -> None:
-    """Refuse ids that hardly meet and would meet in another spelling.
+    """Refuse ids that would meet only in another spelling.
 
     Raises:
-        DataError: which spelling, and three ids of each side.
+        DataError: the message has the spelling, and three ids from each side.
     """
     respelling = find_other_spelling(overlap, sides, max(MEET, 10 * overlap.share))
     if respelling is None:

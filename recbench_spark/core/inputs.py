@@ -1,9 +1,8 @@
-"""Inputs of a job, pinned from the first look to the last read, so that a job reads what it identified.
+"""Pinned inputs: a job reads exactly what it identified.
 
 A job opens `pin_inputs`. Inside it each path is looked at once: later looks return the same `PinnedInput`,
-and readers ask `find_pinned` for the version of a Delta table that was identified. Plain files have no
-versions, so `require_unchanged` looks again before results are published. Outside `pin_inputs` each look
-is a new one.
+and readers ask `find_pinned` for a Delta table's identified version. Plain files have no versions, so
+`require_unchanged` looks again before results are published. Outside `pin_inputs` each look is a new one.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pathlib import Path
 from recbench_spark.errors import DataError
 
 TIME_TRAVEL = frozenset({"versionasof", "timestampasof"})
-"""Options of a Delta reader, in small letters, that choose another version than the latest."""
+"""A Delta reader's options, in small letters, for another version than the latest."""
 
 OLD_IDENTITY = re.compile(r"delta:(\d+|empty)|files:\d+:\d+:[0-9a-f]{12}")
 """Identities by version, or by names, sizes and times, as older code wrote them to `runs`."""
@@ -29,14 +28,14 @@ Key = tuple[str, tuple[tuple[str, str], ...], bool]
 
 @dataclass(frozen=True)
 class PinnedInput:
-    """A log or table as a job first saw it.
+    """A log or table, fixed at a job's first look.
 
     Attributes:
         path: as in the settings.
-        identity: a text that is equal for equal content.
+        identity: a text, equal for equal content.
         version: version of a Delta table; None: plain files.
-        read_fingerprint: returns the fingerprint of the present content.
-        fingerprint: fingerprint of the content at the first look; another one later means a change.
+        read_fingerprint: returns the present content's fingerprint.
+        fingerprint: the content's fingerprint at the first look; another one later means a change.
     """
 
     path: str
@@ -60,7 +59,10 @@ _pinned: ContextVar[dict[Key, PinnedInput] | None] = ContextVar("pinned inputs",
 
 @contextmanager
 def pin_inputs() -> Iterator[None]:
-    """Pin every input that is looked at inside; inner calls share the pins of the outer one."""
+    """Pin every input looked at inside this block.
+
+    Inner calls share the outer one's pins.
+    """
     if _pinned.get() is not None:
         yield
         return
@@ -72,12 +74,12 @@ def pin_inputs() -> Iterator[None]:
 
 
 def look_once(path: str, options: Options, named: bool, look: Callable[[], PinnedInput]) -> PinnedInput:
-    """Return the pinned input of a path; the first call makes it with `look`.
+    """Return a path's pinned input; the first call makes it.
 
     Args:
         path: path of the input.
-        options: options of its reader; those of TIME_TRAVEL choose a version.
-        named: the names of files are part of the identity.
+        options: options of its reader; those in TIME_TRAVEL choose a version.
+        named: file names belong to the identity.
         look: returns the input with its present content.
     """
     pins = _pinned.get()
@@ -90,20 +92,20 @@ def look_once(path: str, options: Options, named: bool, look: Callable[[], Pinne
 
 
 def find_pinned(path: str, options: Options | None = None) -> PinnedInput | None:
-    """Return the pinned input of a path; None where the path has not been looked at."""
+    """Return a path's pinned input; None: not looked at yet."""
     pins = _pinned.get() or {}
     matches = (pins.get(_key(path, options or {}, named)) for named in (False, True))
     return next((match for match in matches if match is not None), None)
 
 
 def find_version(path: str, options: Options | None = None) -> int | None:
-    """Return the version of a Delta table that the job has identified; None: read the latest."""
+    """Return a Delta table's identified version; None: read the latest."""
     match = find_pinned(path, options)
     return match.version if match else None
 
 
 def require_unchanged() -> None:
-    """Look at every pinned input again, before results from it are published.
+    """Look at all pinned inputs again, before publishing results.
 
     Raises:
         DataError: an input has changed since the first look.
@@ -113,17 +115,20 @@ def require_unchanged() -> None:
 
 
 def change_error(path: str) -> DataError:
-    """Return the error for an input that another process changes while a job reads it."""
+    """Return the error for an input changed during its reading."""
     return DataError(f"{path} changed while it was read", "run again, when nothing writes to it any more")
 
 
 def time_travel_options(options: Options) -> dict[str, str]:
-    """Return the options that choose a version of a Delta table, with their names unchanged."""
+    """Return the options to choose a Delta table's version.
+
+    Their names stay unchanged.
+    """
     return {name: value for name, value in options.items() if name.lower() in TIME_TRAVEL}
 
 
 def normalise_path(path: str) -> str:
-    """Return a path without `file:`; a path of this machine becomes absolute."""
+    """Return a path without `file:`; local paths become absolute."""
     bare = re.sub(r"^file:/*(?=/)", "", path)
     return bare if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", bare) else str(Path(bare).absolute())
 

@@ -1,4 +1,4 @@
-"""Names of metrics as people write them: `NDCG`, `hit_rate`, `ndcg@10`."""
+"""Metric names in people's spelling: `NDCG`, `hit_rate`, `ndcg@10`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ ALIASES: Mapping[str, str] = {
     **dict.fromkeys(("item_coverage", "catalog_coverage", "catalogue_coverage"), "coverage"),
     **dict.fromkeys(("gini_index",), "gini"),
 }
-"""Names of other libraries, in small letters with underscores, and ours for the same quantity."""
+"""Other libraries' names, in small letters with underscores, and ours for the same quantity."""
 
 Figures = tuple[tuple[str, int], ...]
-"""Pairs of a metric and a cut-off, such as those of `ndcg@10`."""
+"""Pairs of a metric and a cut-off, such as `ndcg@10`."""
 
 
 def translate_name(name: str) -> str:
-    """Return our name of a metric; an unknown name in small letters with underscores.
+    """Return our name for a metric.
+
+    An unknown name gets small letters and underscores.
 
     >>> translate_name("NDCG"), translate_name("Hit-Rate"), translate_name("ndgc")
     ('ndcg', 'hit', 'ndgc')
@@ -37,7 +39,9 @@ def translate_name(name: str) -> str:
 
 
 def split_figure(text: str) -> tuple[str, int | None]:
-    """Return metric and cut-off of a text such as `ndcg@10`; None where the text has no cut-off.
+    """Split a text such as `ndcg@10` into metric and cut-off.
+
+    The cut-off is None where the text has none.
 
     >>> split_figure("HR@10"), split_figure("map")
     (('hit', 10), ('map', None))
@@ -54,10 +58,10 @@ def split_figure(text: str) -> tuple[str, int | None]:
 
 
 def read_figures(names: Sequence[object]) -> tuple[tuple[object, ...], Figures]:
-    """Split names with and without cut-offs into metrics, each once, and figures.
+    """Split names with and without cut-offs into metrics and figures.
 
-    A metric that stands with several cut-offs is one metric with several figures. One that stands twice
-    without a cut-off, or twice with the same one, stays twice and is refused later.
+    Each metric comes once, also with several cut-offs, which give several figures. A metric twice without a
+    cut-off, or twice with the same one, stays twice and is refused later.
 
     >>> read_figures(["ndcg@5", "NDCG@10", "recall"])
     (('ndcg', 'recall'), (('ndcg', 5), ('ndcg', 10)))
@@ -75,7 +79,9 @@ def read_figures(names: Sequence[object]) -> tuple[tuple[object, ...], Figures]:
 
 
 def suggest_metric(name: str, known: Iterable[str]) -> str:
-    """Return a hint with the nearest metric, also where `name` is like a name of another library.
+    """Return a hint with the nearest metric.
+
+    `name` may also be similar to another library's name.
 
     >>> suggest_metric("hit_rat", ["hit", "ndcg"])
     "did you mean 'hit'? known: hit, ndcg"

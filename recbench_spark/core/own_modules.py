@@ -1,6 +1,7 @@
-"""Modules of users that lie beside their YAML file or in the working folder, and so on no path of Python.
+"""Users' own modules, on no path of Python.
 
-`import_own` finds them, and tasks of Spark get their files (`runtime.session.share_own_modules`).
+They lie beside a YAML file or in the working folder. `import_own` imports them, and Spark's tasks get their
+files (`runtime.session.share_own_modules`).
 """
 
 from __future__ import annotations
@@ -13,21 +14,23 @@ from types import ModuleType
 PACKAGE = __name__.partition(".")[0]
 
 _beside = list[Path]()
-"""Folders of the files that were read."""
+"""Folders of the files read."""
 
 _searched = list[Path]()
-"""Folders that are on Python's path because a module was found there."""
+"""Folders on Python's path because a module was there."""
 
 
 def remember_folder(file: Path) -> None:
-    """Remember the folder of a file that may name modules beside it."""
+    """Remember a file's folder, for modules beside it."""
     folder = file.resolve().parent
     if folder not in _beside:
         _beside.append(folder)
 
 
 def import_own(name: str) -> ModuleType:
-    """Import a module from Python's path, else from the folder of a YAML file or the working folder.
+    """Import a module, even from a YAML file's folder.
+
+    Python's path comes first, the working folder last.
 
     Raises:
         ModuleNotFoundError: it is in none of these places.
@@ -46,7 +49,7 @@ def import_own(name: str) -> ModuleType:
 
 
 def list_own_modules() -> list[Path]:
-    """Return the files and folders of modules that were imported from such folders."""
+    """Return files and folders of imported own modules."""
     files = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
     places = {
         folder / (f"{name}.py" if Path(file).stem == name else name)

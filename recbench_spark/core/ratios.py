@@ -1,7 +1,9 @@
-"""Ratios of two sums over users or rounds, with the standard error of the ratio.
+"""Ratios of two sums, with their standard errors.
 
-A self-normalised estimate is sum(N) / sum(D), and its D varies from sample to sample as N does. With
-D = 1 it is a mean. State: whole numbers that add up in any order (`resampling.exact_sums`).
+The sums are over users or rounds. A self-normalised estimate is sum(N) / sum(D), and its D varies from
+sample to sample as N does. With D = 1 it is a mean. State: whole numbers to add up in any order
+(`resampling.exact_sums`).
+
 Axes: u users or rounds, c columns. A row with NaN in either part is left out.
 """
 
@@ -27,11 +29,11 @@ HALVES = 2.0**27 + 1.0
 
 
 def scaling(largest: float) -> float:
-    """Return the power of two that brings parts of at most this size to 2^9..2^10; 1 for 0.
+    """Return the power of two to scale parts by.
 
-    Weights may range over many orders of magnitude. Multiplying by a power of two loses nothing, and the
-    later rounding to 2^-52 changes less than 2^-61 of the largest part. A ratio of parts with scalings
-    f and g is g / f times that of the scaled ones.
+    It brings parts of at most this size to 2^9..2^10; it is 1 for 0. Weights may range over many orders of
+    magnitude. Multiplying by a power of two loses nothing, and the later rounding to 2^-52 changes less
+    than 2^-61 of the largest part. With scalings f and g, a ratio of parts is g / f times the scaled one.
 
     >>> scaling(1.0), scaling(3e6)
     (1024.0, 0.000244140625)
@@ -41,9 +43,10 @@ def scaling(largest: float) -> float:
 
 
 def ratio_moments(numerator_uc: Floats, denominator_uc: Floats) -> Ints:
-    """Return the moments of a ratio and its standard error: int64 (c, 11), to be added in any order.
+    """Return moments for a ratio and its standard error.
 
-    Columns: parts counted, then (high, low) of the sums of N, D, N^2, N D and D^2.
+    They are int64 (c, 11), to be added in any order. Columns: parts counted, then (high, low) of the sums
+    of N, D, N^2, N D and D^2.
     """
     n, d = np.broadcast_arrays(numerator_uc, denominator_uc)
     left_out = np.isnan(n) | np.isnan(d)
@@ -53,10 +56,10 @@ def ratio_moments(numerator_uc: Floats, denominator_uc: Floats) -> Ints:
 
 
 def ratio_and_error(moments_c11: Ints) -> tuple[Floats, Floats, Ints]:
-    """Return sum(N) / sum(D), its standard error and the number of parts, (c,) each.
+    """Return sum(N) / sum(D), its standard error, and counts.
 
-    The error is by the delta method: variance n / (n - 1) sum (N - v D)^2 / (sum D)^2, which for D = 1 is
-    that of a mean. NaN if sum(D) = 0, the error also below two parts. Cochran 1977, "Sampling
+    Each is (c,). The error is by the delta method: variance n / (n - 1) sum (N - v D)^2 / (sum D)^2, which
+    for D = 1 is a mean's. NaN if sum(D) = 0, the error also below two parts. Cochran 1977, "Sampling
     techniques", 2.11.
     """
     fractions = [
@@ -70,10 +73,10 @@ def ratio_and_error(moments_c11: Ints) -> tuple[Floats, Floats, Ints]:
 
 
 def exact_moments(numerator_uc: Floats, denominator_uc: Floats) -> Sums:
-    """Return the moments without any rounding, for parts of every size: sums (6, c).
+    """Return the moments without any rounding: sums (6, c).
 
-    The columns are parts counted, N, D, N^2, N D and D^2. Parts should be scaled (`scaling`), so that the
-    rounding errors of products, which are added too, stay within float64.
+    Parts may have every size. The columns are parts counted, N, D, N^2, N D and D^2. Parts should be scaled
+    (`scaling`), so that the products' rounding errors, which are added too, stay within float64.
     """
     n, d = np.broadcast_arrays(numerator_uc, denominator_uc)
     parts = np.zeros((len(n), 9, n.shape[1]))
@@ -86,7 +89,10 @@ def exact_moments(numerator_uc: Floats, denominator_uc: Floats) -> Sums:
 
 @compile_with_python_errors
 def _fill_parts(numerator_uc: Floats, denominator_uc: Floats, parts: Floats) -> None:
-    """Fill in 1, N, D, N^2, N D and D^2, and the rounding errors of these three products."""
+    """Fill in 1, N, D, N^2, N D and D^2.
+
+    The three products' rounding errors follow.
+    """
     for u in range(len(numerator_uc)):
         for c in range(numerator_uc.shape[1]):
             n, d = numerator_uc[u, c], denominator_uc[u, c]
@@ -101,7 +107,10 @@ def _fill_parts(numerator_uc: Floats, denominator_uc: Floats, parts: Floats) -> 
 
 @compile_with_python_errors
 def _product_error(x: float, y: float) -> float:
-    """Return x y minus the float64 product, exactly (Dekker 1971, "A floating-point technique", 5)."""
+    """Return x y minus the float64 product, exactly.
+
+    Source: Dekker 1971, "A floating-point technique", 5.
+    """
     far_x, far_y = x * HALVES, y * HALVES
     x_high, y_high = far_x - (far_x - x), far_y - (far_y - y)
     x_low, y_low = x - x_high, y - y_high
@@ -109,7 +118,7 @@ def _product_error(x: float, y: float) -> float:
 
 
 def exact_ratio_and_error(moments: Sums) -> tuple[Floats, Floats, Ints]:
-    """Return ratio, standard error and number of parts from `exact_moments`."""
+    """Return ratio, standard error and parts counted, from `exact_moments`."""
     columns = np.array(moments.fractions(), dtype=object).reshape(6, -1).T.tolist()
     pairs = [_ratio_and_error(int(column[0]), column[1:]) for column in columns]
     table = np.array(pairs, dtype=np.float64).reshape(-1, 2)

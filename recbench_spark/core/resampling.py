@@ -1,9 +1,9 @@
-"""Means, standard errors and bootstrap intervals over users, the same in any order of users.
+"""Means, standard errors and bootstrap intervals over users.
 
-Floating-point sums depend on the order of their terms; sums of integers do not. So values are
-rounded once to a fixed point and only integers are added: any partitioning, batch size or device
-gives the same bits. Axes: u users, c columns (metric x cut-off), b bootstrap replicates.
-NaN marks a user left out of a column.
+They are the same in any order of users. Floating-point sums depend on the order of their terms; sums of
+integers do not. So values are rounded once to a fixed point and only integers are added: any partitioning,
+batch size or device gives the same bits. Axes: u users, c columns (metric x cut-off), b bootstrap
+replicates. NaN marks a user left out of a column.
 """
 
 from __future__ import annotations
@@ -29,24 +29,23 @@ LARGEST = 2.0**23
 """Largest allowed value; no sum may exceed 2^43, e.g. 10^9 users of 8,000 each."""
 
 BOOTSTRAP_BITS = 30
-"""Resolution of the values that the bootstrap adds up: 2^-30, far below the bootstrap's own error."""
+"""Resolution of values in the bootstrap's sums: 2^-30, far below the bootstrap's own error."""
 
 BLOCK = 256
 """Number of users weighted at once: 2 MB of weights at 1,000 replicates stay in cache."""
 
 FEW_COLUMNS = 512
-"""Columns whose products take one thread of the BLAS library: more threads spin longer than they work.
-
-Of 4,096 users and 1,000 replicates on two busy cores, 512 columns took 0.17 seconds of a CPU by one thread,
-and 0.33 by two; 65 columns took 0.03 and 0.25.
-"""
+"""Columns whose products take one thread of the BLAS library: more threads spin longer than they work. For
+4,096 users and 1,000 replicates on two busy cores, 512 columns took 0.17 seconds of CPU time by one thread,
+and 0.33 by two; 65 columns took 0.03 and 0.25."""
 
 
 def exact_sums(values_uc: Floats) -> Ints:
-    """Return fixed-point column sums: int64 (c, 2), high and low part; NaN counts as nothing.
+    """Return fixed-point column sums; NaN counts as nothing.
 
-    Add them in any order and partitioning, then `from_sums`. Each value is rounded to a multiple
-    of 2^-52 (error at most 2^-53). Raises DataError for values above 2^23 and infinite ones.
+    They are int64 (c, 2), high and low part. Add them in any order and partitioning, then `from_sums`. Each
+    value is rounded to a multiple of 2^-52 (error at most 2^-53). Raises DataError for values above 2^23
+    and infinite ones.
     """
     values = np.where(np.isnan(values_uc), 0.0, values_uc)
     if (np.abs(values) > LARGEST).any():
@@ -66,9 +65,10 @@ def from_sums(sums_c2: Ints) -> Floats:
 
 
 def moments(values_uc: Floats) -> Ints:
-    """Return the moments of mean and standard error: int64 (c, 5), to be added in any order.
+    """Return moments for mean and standard error.
 
-    Columns: users counted, sum (high, low), sum of squares (high, low). Values up to 2,896.
+    They are int64 (c, 5), to be added in any order. Columns: users counted, sum (high, low), sum of squares
+    (high, low). Values up to 2,896.
     """
     counted = (~np.isnan(values_uc)).sum(axis=0).astype(np.int64)
     parts = [counted[:, None], exact_sums(values_uc), exact_sums(values_uc * values_uc)]
@@ -76,10 +76,10 @@ def moments(values_uc: Floats) -> Ints:
 
 
 def mean_and_error(moments_c5: Ints) -> tuple[Floats, Floats, Ints]:
-    """Return mean, standard error of the mean (n - 1 in the variance) and n, each (c,).
+    """Return mean, its standard error and n, each (c,).
 
-    NaN without users; the standard error is NaN below two users. The arithmetic is in exact fractions, so
-    that nothing cancels if all users have nearly one value.
+    The variance has n - 1. NaN without users; the standard error is NaN below two users. The arithmetic is
+    in exact fractions, so nothing cancels if all users have nearly one value.
     """
     counts = moments_c5[:, 0]
     sums, squares = _fractions(moments_c5[:, 1:3]), _fractions(moments_c5[:, 3:5])
@@ -89,11 +89,12 @@ def mean_and_error(moments_c5: Ints) -> tuple[Floats, Floats, Ints]:
 
 
 def poisson_weights(keys: npt.NDArray[Any], replicates: int, seed: int) -> npt.NDArray[np.int8]:
-    """Draw bootstrap weights of users: int8 (u, b), Poisson(1), a function of (key, replicate, seed).
+    """Draw users' bootstrap weights: int8 (u, b), Poisson(1).
 
-    keys: int64 or uint64 (u,), one per user, the same whatever the run, model or partition. The same
-    weights for two models make a bootstrap of their difference paired. Source: Chamandy et al.
-    2012, "Estimating uncertainty for massive data streams", section 2.
+    A weight is a function of (key, replicate, seed). keys: int64 or uint64 (u,), one per user, the same
+    whatever the run, model or partition. The same weights for two models make a bootstrap of their
+    difference paired. Source: Chamandy et al. 2012, "Estimating uncertainty for massive data streams",
+    section 2.
     """
     weights = np.empty((len(keys), replicates), dtype=np.int8)
     _fill_weights(_as_unsigned(keys), np.uint64(seed & MASK), THRESHOLDS, weights)
@@ -103,10 +104,10 @@ def poisson_weights(keys: npt.NDArray[Any], replicates: int, seed: int) -> npt.N
 def bootstrap_sums(
     keys: npt.NDArray[Any], values_uc: Floats, replicates: int, seed: int
 ) -> tuple[Ints, Ints]:
-    """Return weighted sums and totals of weights of each replicate: int64 (b, c) each.
+    """Return each replicate's weighted sums and total weights.
 
-    Sums are multiples of 2^-30 (see `replicate_means`); both may be added over any partitioning of
-    the users. Users with NaN in a column enter neither.
+    Both are int64 (b, c). Sums are multiples of 2^-30 (see `replicate_means`); both may be added over any
+    partitioning of the users. Users with NaN in a column enter neither.
     """
     valid = ~np.isnan(values_uc)
     fixed = np.rint(np.where(valid, values_uc, 0.0) * 2.0**BOOTSTRAP_BITS)
@@ -118,8 +119,8 @@ def bootstrap_sums(
     with one_thread_products() if few else nullcontext():
         for start in range(0, len(keys), step):
             weights = poisson_weights(keys[start : start + step], replicates, seed)
-            # Exact in any order of summation: all terms and partial sums are whole numbers
-            # below 2^53 (see _exact_block), which float64 holds and adds without rounding.
+            # Exact in any order of summation: all terms and partial sums are whole numbers below 2^53 (see
+            # _exact_block), which float64 holds and adds without rounding.
             part = columns[start : start + step].T @ weights.astype(np.float64)
             sums += part.astype(np.int64)
     sums = sums.T
@@ -128,26 +129,38 @@ def bootstrap_sums(
 
 
 def replicate_means(sums_bc: Ints, totals_bc: Ints) -> Floats:
-    """Return the mean of each replicate and column, (b, c); NaN if no user was drawn."""
+    """Return each replicate's column means, (b, c).
+
+    NaN: the replicate drew no user.
+    """
     means: Floats = np.full(sums_bc.shape, np.nan)
     np.divide(sums_bc * 2.0**-BOOTSTRAP_BITS, totals_bc, out=means, where=totals_bc > 0)
     return means
 
 
 def replicate_ratios(numerator_bc: Ints, denominator_bc: Ints) -> Floats:
-    """Return sum(numerator) / sum(denominator) of each replicate, both fixed-point sums, (b, c)."""
+    """Return each replicate's sum(numerator) / sum(denominator), (b, c).
+
+    Both are fixed-point sums.
+    """
     ratios: Floats = np.full(numerator_bc.shape, np.nan)
     np.divide(numerator_bc, denominator_bc, out=ratios, where=denominator_bc != 0)
     return ratios
 
 
 def interval(sums_bc: Ints, totals_bc: Ints, n_c: Ints, level: float = 0.95) -> tuple[Floats, Floats]:
-    """Return the percentile interval of the mean of each column, which has n users: low and high, (c,)."""
+    """Return percentile intervals of column means: low and high, (c,).
+
+    A column has n users.
+    """
     return hide_points(*percentile_interval(replicate_means(sums_bc, totals_bc), level), n_c, level)
 
 
 def percentile_interval(estimates_bc: Floats, level: float = 0.95) -> tuple[Floats, Floats]:
-    """Return the middle `level` of the replicates' estimates (Efron and Tibshirani 1993, section 13.3)."""
+    """Return the middle `level` of the replicates' estimates.
+
+    Source: Efron and Tibshirani 1993, section 13.3.
+    """
     low, high = np.full((2, estimates_bc.shape[1]), np.nan)
     valid = (~np.isnan(estimates_bc)).any(axis=0)
     tails = [(1 - level) / 2, (1 + level) / 2]
@@ -157,18 +170,16 @@ def percentile_interval(estimates_bc: Floats, level: float = 0.95) -> tuple[Floa
 
 
 FEW_USERS = 30
-"""Users below which bootstrap intervals are marked.
-
-Of differences in NDCG, 60 % of them 0, intervals of 95 % hold the mean in 37 % of 600 worlds with 2 users,
-76 % with 6, 85 % with 10, 92 % with 30 and 95 % with 100.
-"""
+"""Users below which bootstrap intervals are marked. For differences in NDCG, 60 % of them 0, intervals of
+95 % hold the mean in 37 % of 600 worlds with 2 users, 76 % with 6, 85 % with 10, 92 % with 30 and 95 % with
+100."""
 
 
 def count_fewest_users(level: float = 0.95) -> int:
-    """Return the fewest users that can show a difference at a level.
+    """Return the fewest users for a difference at a level.
 
     All n differences have one sign by chance in 2^(1-n) of all cases, two-sided: with fewer users no test
-    that relies on users alone reaches 1 - level.
+    based on users alone reaches 1 - level.
 
     >>> count_fewest_users(0.95), count_fewest_users(0.99)
     (6, 8)
@@ -179,13 +190,19 @@ def count_fewest_users(level: float = 0.95) -> int:
 def hide_points(
     low_c: Floats, high_c: Floats, n_c: npt.NDArray[Any], level: float = 0.95
 ) -> tuple[Floats, Floats]:
-    """Return the bounds, NaN where an interval of width 0 is that of too few users."""
+    """Return the bounds; NaN hides points from too few users.
+
+    An interval of width 0 from too few users means nothing.
+    """
     hidden = (n_c < count_fewest_users(level)) & ~(low_c < high_c)
     return np.where(hidden, np.nan, low_c), np.where(hidden, np.nan, high_c)
 
 
 def _poisson_thresholds() -> npt.NDArray[np.uint64]:
-    """Return 2^64 P(X <= j) for X ~ Poisson(1), j = 0, 1, ..., up to where it rounds to 2^64."""
+    """Return 2^64 P(X <= j) for X ~ Poisson(1).
+
+    j = 0, 1, ..., up to where it rounds to 2^64.
+    """
     # 1 / e as a fraction, from its alternating series: 26 terms are right to 2^-88.
     factorial, e_inverse = 1, Fraction(1)
     for n in range(1, 27):
@@ -212,10 +229,10 @@ def _fill_weights(
     thresholds: npt.NDArray[np.uint64],
     weights: npt.NDArray[np.int8],
 ) -> None:
-    """Set weight = number of thresholds at or below the hash of (key, replicate, seed).
+    """Set each weight by comparing its hash with the thresholds.
 
-    The first six comparisons have no branch, so that they run on many replicates at a time; one draw
-    in 1,700 needs more.
+    The weight is the number of thresholds at or below the hash of (key, replicate, seed). The first six
+    comparisons have no branch, so that they run on many replicates at a time; one draw in 1,700 needs more.
     """
     t0, t1, t2, t3, t4, t5 = thresholds[:6]
     for u in range(len(keys)):
@@ -240,7 +257,10 @@ def _as_unsigned(keys: npt.NDArray[Any]) -> npt.NDArray[np.uint64]:
 
 
 def _distinct_columns(valid_uc: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.bool_], list[int]]:
-    """Return the distinct columns and the index of each column in them: cut-offs of a metric agree."""
+    """Return the distinct columns, and each column's index among them.
+
+    A metric's cut-offs agree.
+    """
     index: dict[bytes, int] = {}
     pattern_c = [index.setdefault(column.tobytes(), len(index)) for column in valid_uc.T]
     firsts = [pattern_c.index(pattern) for pattern in range(len(index))]
@@ -248,7 +268,10 @@ def _distinct_columns(valid_uc: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.b
 
 
 def _exact_block(fixed_uc: Floats) -> int:
-    """Return the users whose weighted sum stays below 2^53: rows x largest weight x largest value."""
+    """Return how many users' weighted sum stays below 2^53.
+
+    It is rows x largest weight x largest value.
+    """
     largest = max(float(np.abs(fixed_uc).max(initial=0.0)), 1.0)
     rows = int(2.0**53 / (LARGEST_WEIGHT * largest))
     if rows < 1 or not np.isfinite(largest):
@@ -270,7 +293,7 @@ def _mean_and_error(n: int, total: Fraction, squares: Fraction) -> tuple[float, 
         return float("nan"), float("nan")
     if n == 1:
         return float(total), float("nan")
-    # Squares are rounded to 2^-52: a smaller variance than this means that all values agree.
+    # Squares are rounded to 2^-52: with a smaller variance all values agree.
     variance = (squares - total * total / n) / (n - 1)
     variance = variance if variance > NO_VARIANCE else Fraction(0)
     return float(total / n), float(variance / n) ** 0.5

@@ -1,8 +1,9 @@
-"""Revisions: a whole number for each part of the code whose labels, ids or numbers can change.
+"""Revisions: whole numbers for code whose results can change.
 
-Whoever changes a number raises the revision of the part that computes it, and adds a line. The revision
-enters the hash of everything that depends on that part. So results of older code in a warehouse are not
-reused ("already made", "nothing to do") and not mixed with new ones: they stay under their old name.
+Each part of the code with labels, ids or numbers has one. Whoever changes a number raises the revision of
+the part that computes it, and adds a line. The revision enters the hash of everything which depends on that
+part. So results of older code in a warehouse are not reused ("already made", "nothing to do") and not mixed
+with new ones: they stay under their old name.
 
 | names                        | enter                                                         |
 |------------------------------|---------------------------------------------------------------|
@@ -12,8 +13,8 @@ reused ("already made", "nothing to do") and not mixed with new ones: they stay 
 | rankings ... propensities    | `run_key`, of the runs that have such numbers                 |
 | comparisons ... paradoxes    | `comparison_id`, `change_id`, `paradox_id`                    |
 
-A name that is not listed has revision 1, and revision 1 changes no hash. So a new name, or a new setting
-with a default, makes no older result invalid.
+A name missing here has revision 1, and revision 1 changes no hash. So a new name, or a new setting with a
+default, makes no older result invalid.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 FIRST = 1
-"""Revision of everything that has not changed since version 0.1.0."""
+"""Revision of everything unchanged since version 0.1.0."""
 
 REVISIONS: dict[str, int] = {
     # --- parts of a split
@@ -33,15 +34,15 @@ REVISIONS: dict[str, int] = {
     #    begin at local midnight; before, it ended with that row (`anchor: last_event`).
     "splits": 3,
     # 2: whole floats and decimals become integers; text files are decoded strictly.
-    # 3: texts that are empty or blanks alone are missing ids in all formats; before, an empty text was an
+    # 3: empty texts, and blanks alone, are missing ids in all formats; before, an empty text was an
     #    id in Parquet, Delta, JSON and frames, and blanks were everywhere.
     "ids": 3,
     # 2: the open loop shows all pairs outside training; before, no pair that the loop had shown.
     "worlds": 2,
     # 2: `valid.txt` becomes the part valid; before, it was left out.
     "lightgcn": 2,
-    # 2: each file has its own header line; names of partition folders give ids and values as written.
-    # 3: a text of a time is no time where it names its zone by a short name (BST), which Java takes for
+    # 2: each file has its own header line; partition folders' names give ids and values as written.
+    # 3: a time in text is no time where it names its zone by a short name (BST), which Java takes for
     #    another place.
     "csv": 3,
     # 2: objects whose id, rating or time is an object or an array are bad lines, and so are Python's single
@@ -49,7 +50,7 @@ REVISIONS: dict[str, int] = {
     "json": 2,
     # 2: times in texts as in csv.
     "delta": 2,
-    # 2: columns that only some files have are read, also floats beside whole numbers; partitions as in csv.
+    # 2: columns in only some files are read, also floats beside whole numbers; partitions as in csv.
     # 3: times in texts as in csv.
     "parquet": 3,
     # --- parts of a graph
@@ -57,14 +58,14 @@ REVISIONS: dict[str, int] = {
     # 3: empty texts are missing ids, as in `ids`.
     "graphs": 3,
     # --- embeddings of a graph's nodes
-    # 2: sums and vectors that are infinite or NaN are refused; a vector whose length is beyond float32 gets
+    # 2: infinite or NaN sums and vectors are refused; a vector whose length is beyond float32 gets
     #    length 1, before 0.
     "graph": 2,
     # --- models trained here
-    # 2: our own solver of MLlib's objective, as one task; the former kind is `mllib_als`, whose last bits
+    # 2: our own solver for MLlib's objective, as one task; the former kind is `mllib_als`, whose last bits
     #    depend on the number of cores. Predicted ratings are clipped to `dataset.scale`.
     "als": 2,
-    # 2: cosines equal as fractions are equal numbers, and sums of equal cosines equal scores.
+    # 2: cosines equal as fractions are equal numbers, and equal cosines sum to equal scores.
     # 3: a user whose items have no neighbours gets no list; before, all items by id.
     "item_knn": 3,
     # 2: Adam uses torch's fused kernel, and LightGCN sums by the project's kernel: rounding differs.
@@ -83,7 +84,7 @@ REVISIONS: dict[str, int] = {
     "logistic_mf": 2,
     # 2: as implicit_als, for als_wr, nsvd1 and sgd_mf; their predictions did not change.
     "rating_vectors": 2,
-    # 2: sizes of tables, first random numbers, drawn negatives and the order of items come from training
+    # 2: table sizes, first random numbers, drawn negatives and the items' order come from training
     #    rows alone, and items without one are in no list; before, items (in models of ratings also users)
     #    of held-out rows took part, and `popular` and `means` listed such items. An RBM predicts the mean
     #    of all ratings for them.
@@ -93,37 +94,37 @@ REVISIONS: dict[str, int] = {
     "histories": 2,
     # --- the numbers of a run
     "rankings": 1,
-    # 2: gains that overflow, infinite relevance and ranks from 2^53 on are refused.
-    # 3: `negative_grades=worst`: best and worst DCG that differ by rounding alone are equal (1, before 0).
+    # 2: overflowing gains, infinite relevance and ranks from 2^53 on are refused.
+    # 3: `negative_grades=worst`: best and worst DCG are equal if only rounding differs (1, before 0).
     # 4: fewer users than 6 (at 95 %) have no interval of width 0.
     "metrics": 4,
     # 2: corrected values use the definition's own formula; a definition without one gives none.
-    # 3: before, a user's last bit depended on the other users of the batch.
+    # 3: before, a user's last bit depended on other users in the batch.
     "sampled": 3,
     # Runs whose threshold float32 or float16 rounds down, such as .7.
-    # 2: a grade that is the threshold in float32 or float16 reaches it; before, it was below.
+    # 2: a grade equal to the threshold in float32 or float16 reaches it; before, it was below.
     "thresholds": 2,
-    # Lists of another system.
+    # Lists from another system.
     # 2: a given rank is a place (`gaps=keep`); before, items moved up into gaps and for repeated rows.
     "lists": 2,
     # 2: squared errors, logarithms and weights have a relative error of 1e-12, log-loss has one clip;
     #    before, they had steps of 2^-40.
     "values": 2,
-    # 2: hit rates and scaled MRR of labelled pairs are exact sums; before, the order of the sum was open.
+    # 2: labelled pairs' hit rates and scaled MRR are exact sums; before, the sum's order was open.
     "pairs": 2,
     "exposure": 1,
-    # 2: MANDCG of a single user has no interval; before, one of length 0.
-    # 3: sequence models leave out items that training does not know; ridges that count items, count those
-    #    that the model knows.
+    # 2: a single user's MANDCG has no interval; before, one without length.
+    # 3: sequence models leave out items unknown to training; ridges that count items, count those
+    #    known to the model.
     "learning_curves": 3,
-    # Vectors of users who were held out from training, by the fold-in of learning curves.
-    # 2: where the ridge counts items (mf_bpr, lightgcn, embeddings), it counts those that the model knows,
-    #    and not all of the catalogue.
+    # Vectors for users held out from training, by the learning curves' fold-in.
+    # 2: where the ridge counts items (mf_bpr, lightgcn, embeddings), it counts those known to the model,
+    #    and not the whole catalogue.
     "fold_in": 2,
     # 2: implicit_als, als_wr, sgd_mf, mf_bpr and lightgcn fold these users in by their given rows; before,
     #    they gave them no list.
     "held_out_users": 2,
-    # 2: power laws are fitted only to tails of a minimum size.
+    # 2: power laws are fitted only to tails with a minimum size.
     "propensities": 2,
     # 2: Newton's steps to the largest likelihood, over exact sums; before, MLlib's, which ended near it.
     "logistic_regression": 2,
@@ -136,7 +137,7 @@ REVISIONS: dict[str, int] = {
     "paradoxes": 2,
     # --- replays of auctions
     # 2: revenue is in the unit of bids; before, it was too large by the largest bid.
-    # 3: the check of the logged model does without minimum and shrinkage; other numbers are the same.
+    # 3: the logged model's check does without minimum and shrinkage; other numbers are the same.
     # 4: `multi_slot_yield` counts what other metrics count of these pairs: the reference rate where their
     #    own is unknown or shrunken (before, 0), and in replicates the shift of the curve.
     "replays": 4,
@@ -147,11 +148,11 @@ REVISIONS: dict[str, int] = {
 SHARED = frozenset(
     {"splits", "ids", "candidates", "propensities", "rankings", "metrics", "sampled", "exposure", "values"}
 )
-"""Names of the code behind numbers of models of every kind."""
+"""Code behind all models' numbers, by name."""
 
 
 def select_revisions(*names: str) -> dict[str, int]:
-    """Return the revisions of these names; names with the first revision are left out.
+    """Return the revisions of these names, except first revisions.
 
     >>> select_revisions("rankings", "a kind of model that never changed")
     {}
@@ -160,7 +161,9 @@ def select_revisions(*names: str) -> dict[str, int]:
 
 
 def describe_changes(before: Mapping[str, int], after: Mapping[str, int]) -> tuple[str, ...]:
-    """Return the differences of two sets of revisions in words; a missing name has the first revision.
+    """Describe the differences between two sets of revisions.
+
+    A missing name has the first revision.
 
     >>> describe_changes({"splits": 2}, {"splits": 3, "item_knn": 2})
     ('item_knn 1 -> 2', 'splits 2 -> 3')

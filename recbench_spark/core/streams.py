@@ -1,4 +1,7 @@
-"""Streams of Arrow batches; separate from `arrays`, since kernels on a GPU do not need Arrow."""
+"""Streams of Arrow batches, separate from `arrays`.
+
+Kernels on a GPU do not need Arrow.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 Batches = Iterator[pa.RecordBatch]
-"""Input and output of a task of `mapInArrow`."""
+"""Input and output of a task in `mapInArrow`."""
 
 NOTES = b"recbench.notes"
-"""Metadata of a table with what a task tells the driver beside its rows."""
+"""Metadata of a table: what a task tells the driver beside its rows."""
 
 
 def serialize_table(rows: pa.Table) -> bytes:
@@ -23,13 +26,19 @@ def serialize_table(rows: pa.Table) -> bytes:
 
 
 def chunks(batches: Batches, rows: int) -> Iterator[pa.Table]:
-    """Yield batches merged into tables of `rows` rows or more, one chunk each; the last may be smaller."""
+    """Yield batches merged into tables of `rows` rows or more.
+
+    Each has one chunk; the last may be smaller.
+    """
     for group in group_batches(batches, rows):
         yield pa.Table.from_batches(group).combine_chunks()
 
 
 def group_batches(batches: Batches, rows: int) -> Iterator[list[pa.RecordBatch]]:
-    """Yield batches that together have `rows` rows or more; the last may have fewer."""
+    """Yield groups of batches with `rows` rows or more together.
+
+    The last may have fewer.
+    """
     buffer: list[pa.RecordBatch] = []
     n = 0
     for batch in batches:

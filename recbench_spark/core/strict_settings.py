@@ -1,4 +1,7 @@
-"""Base of all sections: strict models, types of names and numbers, error messages, hashes of settings."""
+"""Strict settings: base class, types, error messages, hashes.
+
+All sections of a benchmark file build on it.
+"""
 
 from __future__ import annotations
 
@@ -25,32 +28,31 @@ from recbench_spark.errors import ConfigError, nearest
 M = TypeVar("M", bound=BaseModel)
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
-"""Pattern of a name that may become part of SQL, a path or a partition value."""
+"""Pattern of a name fit for SQL, a path or a partition value."""
 
 
 SECRET = (
     r"pass(?:word|wd|phrase)|pwd|secret|token|credential|signature|\bsas\b|\bsig\b|\bauth"
     r"|(?:access|account|api|private|storage).?key|\bkeys?\b|key(?:tab|store|file)"
 )
-"""Words in the name of an option or parameter that holds a secret."""
+"""Words in names of options or parameters with secrets."""
 
 KEY_SHAPES = (
-    r"A(?:KIA|SIA|BIA|CCA)[A-Z0-9]{16}",  # AWS: ids of access keys
+    r"A(?:KIA|SIA|BIA|CCA)[A-Z0-9]{16}",  # AWS: access key ids
     r"AIza[\w-]{35}|ya29\.[\w-]{20,}|GOCSPX-[\w-]{28}|GOOG[A-Z0-9]{20,57}",  # Google: keys and tokens
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----",
-    r"[A-Za-z0-9/+]{86}==|[\w~.-]{3}[0-9]Q~[\w~.-]{31,34}",  # Azure: keys of accounts, of applications
+    r"[A-Za-z0-9/+]{86}==|[\w~.-]{3}[0-9]Q~[\w~.-]{31,34}",  # Azure: keys for accounts and applications
     r"dapi[0-9a-f]{32}|gh[opsur]_[A-Za-z0-9]{36}|github_pat_\w{22,}|hf_[A-Za-z0-9]{34}",
     r"eyJ[\w-]{10,}\.eyJ[\w-]{10,}\.[\w-]+",  # JSON Web Tokens
 )
-"""Keys and tokens that can be recognised by their form, wherever they stand."""
+"""Keys and tokens recognised by their form, wherever they stand."""
 
 SECRET_KEY = re.compile(r"(?:(?<=://)|(?<![\w/+.-]))[A-Za-z0-9/+]{40}(?![\w/+=.-])")
-"""The form of a secret access key of AWS; a path may have it too."""
+"""The form of AWS's secret access keys; a path may have it too."""
 
 MIN_CHANGES, LONGEST_WORD = 15, 5
-"""Limits for 40 random letters: at least so many changes between small letters, capitals and digits
-(25 on average), and at most so many small letters in a row. Names and paths have longer words.
-"""
+"""Limits for 40 random letters: at least so many changes between small letters, capitals and digits (25 on
+average), and at most so many small letters in a row. Names and paths have longer words."""
 
 SECRETS = re.compile(
     r"://[^/@\s:]*:(?!\d+(?:[/,]|$))\S*@"  # user:password@; a port has a slash or nothing after it
@@ -59,7 +61,7 @@ SECRETS = re.compile(
     rf"|(?-i:(?<![A-Za-z0-9])(?:{'|'.join(KEY_SHAPES)})(?![A-Za-z0-9]))",
     re.IGNORECASE,
 )
-"""Text that holds a password, a key or a signature."""
+"""Text with a password, a key or a signature."""
 
 SECRETS_HINT = (
     "settings are printed and stored beside results: secrets belong to Spark (spark.hadoop.* in a "
@@ -68,7 +70,9 @@ SECRETS_HINT = (
 
 
 def holds_secret(text: str) -> bool:
-    """Return whether a text holds a password, a key, a token or a signature.
+    """Check whether a text holds a password or similar.
+
+    A key, a token or a signature is similar.
 
     >>> holds_secret("s3a://bucket/log"), holds_secret("s3a://user:word@bucket/log")
     (False, True)
@@ -85,7 +89,7 @@ def _is_mixed(text: str) -> bool:
 
 
 def refuse_secrets(text: str, where: str) -> None:
-    """Refuse a text that holds a secret, since settings are printed.
+    """Refuse a text with a secret, since settings are printed.
 
     Raises:
         ConfigError: the text holds a secret; the message does not repeat it.
@@ -99,10 +103,11 @@ MAY_REPEAT = ("ratio", "final", "samples")
 
 
 class Strict(BaseModel):
-    """Base of all sections: frozen, without unknown keys, infinite numbers, secrets or repeated names.
+    """Base of all sections: frozen, and strict about values.
 
-    `added_later`: fields that were added after the first warehouses. While they have their default, they
-    are left out of what is stored and hashed, so that no id changes.
+    It refuses unknown keys, infinite numbers, secrets and repeated names. `added_later`: fields added after
+    the first warehouses. While they have their default, they are neither stored nor hashed, so no id
+    changes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -140,7 +145,10 @@ class Strict(BaseModel):
 
 
 def _field_texts(value: Any, is_map: bool) -> list[str]:
-    """Return the texts of a field, of its list, or of its map and the keys; sections check their own."""
+    """Return the texts in a field, list or map.
+
+    A map's keys count, too. Sections check their own.
+    """
     if is_map and isinstance(value, dict):
         value = [*value, *value.values()]
     values = value if isinstance(value, list | tuple) else [value]
@@ -149,20 +157,29 @@ def _field_texts(value: Any, is_map: bool) -> list[str]:
 
 @cache
 def _accepts_bool(model: type[BaseModel], key: Any) -> bool:
-    """Return whether a field is a bool: for other fields, pydantic takes true and false for 1 and 0."""
+    """Check whether a field is a bool.
+
+    For other fields, pydantic takes true and false for 1 and 0.
+    """
     field = model.model_fields.get(key) if isinstance(key, str) else None
     return field is None or bool in _types_in(field.annotation)
 
 
 def _types_in(annotation: Any) -> set[Any]:
-    """Return the types in an annotation; of `tuple[bool | int, ...]` these are bool and int."""
+    """Return the types in an annotation.
+
+    For `tuple[bool | int, ...]` these are bool and int.
+    """
     inner = get_args(annotation)
     return set().union(*map(_types_in, inner)) if inner else {annotation}
 
 
 @cache
 def _is_map(model: type[BaseModel], key: Any) -> bool:
-    """Return whether a field is a map of plain values; sections, and maps of sections, check themselves."""
+    """Check whether a field maps names to plain values.
+
+    Sections, and maps of sections, check themselves.
+    """
     field = model.model_fields.get(key) if isinstance(key, str) else None
     if field is None or get_origin(field.annotation) is not dict:
         return False
@@ -172,7 +189,9 @@ def _is_map(model: type[BaseModel], key: Any) -> bool:
 
 
 def _refuse_bools(key: Any, value: Any, is_map: bool = False) -> None:
-    """Refuse true and false, also inside lists and maps, and sets, whose order is random.
+    """Refuse true, false and sets, also inside lists and maps.
+
+    A set's order is random.
 
     Raises:
         ValueError: the value holds one of them.
@@ -190,7 +209,10 @@ def _refuse_bools(key: Any, value: Any, is_map: bool = False) -> None:
 
 
 def _find_repeated(values: Sequence[Any]) -> Any:
-    """Return the first text or number that stands twice; sections check themselves."""
+    """Return the first repeated text or number.
+
+    Sections check themselves.
+    """
     seen: set[Any] = set()
     for value in values:
         if isinstance(value, str | int | float):
@@ -201,11 +223,11 @@ def _find_repeated(values: Sequence[Any]) -> Any:
 
 
 def require_own_names(key: str, entries: Sequence[tuple[str, str]]) -> None:
-    """Refuse a name that two entries of a list bear.
+    """Refuse a name given to two entries of a list.
 
     Args:
         key: key of the list.
-        entries: the name of each entry, and what it is.
+        entries: each entry's name, and its nature in words.
 
     Raises:
         ValueError: the message has the name and both places.
@@ -222,10 +244,10 @@ def require_own_names(key: str, entries: Sequence[tuple[str, str]]) -> None:
 
 
 INT = 2**31 - 1
-"""The largest whole number of the columns k, n and rank of the tables."""
+"""The largest whole number in the tables' columns k, n and rank."""
 
 MAX_CURVE = 10_000
-"""Cut-offs of `curve`: each of them is a row of `metrics`."""
+"""Most cut-offs for `curve`: each is a row of `metrics`."""
 
 Name = Annotated[str, Field(pattern=f"^{NAME.pattern}$")]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -239,20 +261,20 @@ Duration = Annotated[str, Field(pattern="^[1-9][0-9]{0,11}([smhdw]|mo)$")]
 """Seconds, minutes, hours, days, weeks or months: `30m`, `7d`, `1mo`."""
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "mo": 31 * 86_400}
-"""Seconds of each unit; of a month, those of the longest one."""
+"""Seconds in each unit; a month has those of the longest one."""
 CALENDAR_UNITS = ("d", "w", "mo")
-"""Units that a calendar counts: such days can have 23 hours."""
+"""Units counted by a calendar: such days can have 23 hours."""
 MAX_SECONDS = 10_000 * 366 * UNITS["d"]
-"""Seconds of all years that a date can have."""
+"""Seconds in all years of possible dates."""
 
 
 def make_error(message: str, hint: str) -> ValueError:
-    """Return an error for a validator to raise; `parse` passes its hint on."""
+    """Return an error for validators; `parse` passes its hint on."""
     return ValueError(f"{message}\n  hint: {hint}")
 
 
 def parse_duration(duration: str) -> tuple[int, str]:
-    """Return number and unit of a duration.
+    """Return a duration's number and unit.
 
     >>> parse_duration("12mo")
     (12, 'mo')
@@ -263,7 +285,9 @@ def parse_duration(duration: str) -> tuple[int, str]:
 
 
 def seconds(duration: str) -> int:
-    """Return a duration such as `7d` in seconds; a month counts 31 days.
+    """Return a duration such as `7d` in seconds.
+
+    A month counts 31 days.
 
     >>> seconds("2h")
     7200
@@ -273,7 +297,9 @@ def seconds(duration: str) -> int:
 
 
 def require_day_text(day: Any) -> Any:
-    """Return a day or instant; refuse a number, which pydantic takes for seconds since 1970.
+    """Return a day or instant, but refuse a number.
+
+    pydantic would take it for seconds since 1970.
 
     Raises:
         ValueError: a number, or a text of digits such as 2026.
@@ -284,12 +310,14 @@ def require_day_text(day: Any) -> Any:
 
 
 def shorten(text: str, longest: int = 300) -> str:
-    """Return a text of the user, cut where it is too long to read."""
+    """Return a user's text, cut if it is too long."""
     return text if len(text) <= longest else f"{text[:longest]}... ({len(text)} letters)"
 
 
 def parse(model: type[M], document: Any, where: str, separator: str = ": ") -> M:
-    """Check a document; the first mistake becomes a ConfigError with file, key and nearest key.
+    """Check a document; its first mistake becomes a ConfigError.
+
+    The error names file, key and nearest key.
 
     Args:
         model: the class of the document.
@@ -310,7 +338,7 @@ def parse(model: type[M], document: Any, where: str, separator: str = ": ") -> M
 
 def _explain(model: type[BaseModel], error: ValidationError, where: str) -> tuple[str, str]:
     mistakes = error.errors()
-    # A misspelt key is also missing; a message with its name and the nearest known name says more.
+    # A misspelt key is also missing; its name and the nearest known name tell more.
     first = next((mistake for mistake in mistakes if mistake["type"] == "extra_forbidden"), mistakes[0])
     path = shorten(".".join(str(step) for step in first["loc"]) or "(top)")
     hint = ""
@@ -328,7 +356,7 @@ def _explain(model: type[BaseModel], error: ValidationError, where: str) -> tupl
 
 
 def _keys_at(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
-    """Return the keys that are allowed at a path of a validation error."""
+    """Return the keys allowed at a validation error's path."""
     current: Any = model
     for step in path:
         fields = getattr(current, "model_fields", {})
@@ -355,6 +383,9 @@ def _models_in(annotation: Any) -> list[Any]:
 
 
 def digest(*parts: Any, length: int = 16) -> str:
-    """Return a short hash of anything that JSON can hold; equal parts give equal hashes on any machine."""
+    """Return a short hash of anything in JSON.
+
+    Equal parts give equal hashes on any machine.
+    """
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:length]

@@ -1,13 +1,14 @@
-"""Sums of float64 numbers at any scale, the same bits in any order and partitioning.
+"""Exact sums of float64 numbers at any scale.
 
-A number is cut, at fixed places of its binary digits, into whole numbers of 40 bits ("limbs"): value =
-sum over q of limb_q 2^(40 q - 26). Whole numbers add up in any order, and no number is too small or
-too large to have a limb: sums of 1e-300 are as exact as sums of 1e300. Two limbs hold most numbers.
+The bits are the same in any order and partitioning. A number is cut, at fixed places in its binary digits,
+into whole numbers of 40 bits ("limbs"): value = sum over q of limb_q 2^(40 q - 26). Whole numbers add up in
+any order, and no number is too small or too large to have a limb: sums of 1e-300 are as exact as sums of
+1e300. Two limbs hold most numbers.
 
 Axes: l limbs, u users (or rows), c columns, b bootstrap replicates. NaN counts nothing.
 
-Source: Kulisch 2011, "Very fast and exact accumulation of products" (a fixed-point register as long as
-the range of the numbers), cut into limbs of which only those in use are kept.
+Source: Kulisch 2011, "Very fast and exact accumulation of products" (a fixed-point register as long as the
+numbers' range), cut into limbs, of which only those in use are kept.
 """
 
 from __future__ import annotations
@@ -35,17 +36,18 @@ DROPPED_BITS = 12
 """The bootstrap adds up values to 53 - 12 = 41 binary digits: a relative error of 2.3e-13 at most."""
 
 ROWS = 1 << 13
-"""Rows cut and added up before limbs are carried: whole numbers stay below 2^62, and memory small."""
+"""Rows cut and added before limbs are carried: whole numbers stay below 2^62, and memory small."""
 
 SIZE, INFINITE, LAST = (1 << 63) - 1, 0x7FF << 52, 2046
-"""Of the 64 bits of a number: all but its sign, those of infinity (NaN is above), the last exponent."""
+"""A number's 64 bits: all but its sign, infinity's (NaN is above), the last exponent."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """Exact sums: low, the place q of the first limb; limbs, int64 (l, ...), lowest first.
+    """Exact sums as limbs, to be added in any order.
 
-    Equal totals may be held in different limbs: compare `floats` or `fractions`.
+    low: place q of the first limb; limbs: int64 (l, ...), lowest first. Equal totals may be held in
+    different limbs: compare `floats` or `fractions`.
     """
 
     low: int
@@ -61,7 +63,10 @@ class Sums:
         return Sums(low, _carry(total))
 
     def floats(self) -> Floats:
-        """Return the sums as float64, with a relative error of a few 2^-53, 0 where they cancel: (...)."""
+        """Return the sums as float64: (...).
+
+        The relative error is a few 2^-53; they are 0 where they cancel.
+        """
         total: Floats = np.zeros(self.limbs.shape[1:])
         # From the top: where signs differ the first steps cancel exactly.
         for place in range(len(self.limbs) - 1, -1, -1):
@@ -75,7 +80,10 @@ class Sums:
         return [unit * sum(limb << (LIMB_BITS * i) for i, limb in enumerate(limbs)) for limbs in flat]
 
     def nearest(self) -> Floats:
-        """Return the float64 nearest to each sum: (...); slow, for few of them."""
+        """Return the float64 nearest to each sum: (...).
+
+        It is slow, for few sums.
+        """
         floats = np.array([float(total) for total in self.fractions()], dtype=np.float64)
         return floats.reshape(self.limbs.shape[1:])
 
@@ -85,28 +93,34 @@ class Sums:
 
 
 def from_numbers(numbers: Ints, shape: tuple[int, ...]) -> Sums:
-    """Restore sums of this shape from `Sums.numbers`."""
-    # Sums of no replicates hold no numbers, so the number of limbs cannot follow from their count.
+    """Restore sums with this shape from `Sums.numbers`."""
+    # Without replicates the sums hold no numbers, so their count cannot give the number of limbs.
     limbs = numbers[1:].reshape(-1, *shape) if 0 not in shape else np.zeros((1, *shape), dtype=np.int64)
     return Sums(int(numbers[0]), limbs)
 
 
 def total_from_rows(rows: Iterable[Any], shape: tuple[int, ...]) -> Sums:
-    """Add the sums of all tasks, written by `Sums.numbers` as rows of an Arrow column."""
+    """Add all tasks' sums, from rows of an Arrow column.
+
+    `Sums.numbers` wrote them.
+    """
     return _add_parts([from_numbers(row.values.to_numpy(), shape) for row in rows])
 
 
 def exact_sums(values_uc: Floats) -> Sums:
-    """Return the sums of each column, (c,), without any error; add them up in any order.
+    """Return column sums, (c,), without any error.
 
-    Raises DataError for infinite values.
+    Add them up in any order. Raises DataError for infinite values.
     """
     one = group_sums(np.zeros(len(values_uc), dtype=np.int64), values_uc, 1)
     return Sums(one.low, one.limbs[:, 0])
 
 
 def group_sums(index_n: Ints, values_nc: Floats, count: int) -> Sums:
-    """Return exact sums of the rows of each index, (count, c): a user's rows may lie in several batches."""
+    """Return exact sums of each index's rows, (count, c).
+
+    A user's rows may lie in several batches.
+    """
     low, length = _places(values_nc)
     return _add_parts(
         [
@@ -117,10 +131,10 @@ def group_sums(index_n: Ints, values_nc: Floats, count: int) -> Sums:
 
 
 def bootstrap_sums(keys: npt.NDArray[Any], values_uc: Floats, replicates: int, seed: int) -> Sums:
-    """Return weighted sums of each replicate, (b, c), by the weights of `resampling.poisson_weights`.
+    """Return each replicate's weighted sums, (b, c).
 
-    Values are rounded to 41 binary digits first; the sums of the rounded values are exact. Raises DataError
-    for infinite values.
+    The weights are those of `resampling.poisson_weights`. Values are rounded to 41 binary digits first; the
+    rounded values' sums are exact. Raises DataError for infinite values.
     """
     values = round_binary(values_uc)
     low, length = _places(values)
@@ -133,7 +147,10 @@ def bootstrap_sums(keys: npt.NDArray[Any], values_uc: Floats, replicates: int, s
 
 
 def bootstrap_groups(keys: npt.NDArray[Any], sums: Sums, replicates: int, seed: int) -> Sums:
-    """Return `bootstrap_sums` of users (u, c) who are exact sums already (see `group_sums`)."""
+    """Return `bootstrap_sums` of users given as exact sums.
+
+    `group_sums` makes them, (u, c).
+    """
     parts = [
         Sums(sums.low, _weigh_limbs(keys[rows], sums.limbs[:, rows], replicates, seed))
         for rows in _row_blocks(len(keys))
@@ -142,7 +159,7 @@ def bootstrap_groups(keys: npt.NDArray[Any], sums: Sums, replicates: int, seed: 
 
 
 def round_binary(values: Floats) -> Floats:
-    """Round the values to 41 binary digits, halves away from 0."""
+    """Round values to 41 binary digits, halves away from 0."""
     half, mask = np.int64(1 << (DROPPED_BITS - 1)), np.int64(-1 << DROPPED_BITS)
     bits = np.ascontiguousarray(values, dtype=np.float64).view(np.int64)
     return np.where(np.isfinite(values), ((bits + half) & mask).view(np.float64), values)
@@ -160,21 +177,27 @@ def _add_parts(parts: list[Sums]) -> Sums:
 
 
 def _places(values: Floats) -> tuple[int, int]:
-    """Return the first limb and the number of limbs that these values need; one limb if all are 0."""
+    """Return the values' first limb and number of limbs.
+
+    It is one limb if all are 0.
+    """
     bits = np.ascontiguousarray(values, dtype=np.float64).view(np.int64)
     least, most = _exponents(bits.reshape(-1))
     if most > LAST:
         raise DataError("an infinite value cannot be added up", "drop or repair these rows")
     if most < 0:
         return 0, 1
-    # Exponents of the last and of the first digit: a number is m 2^(exponent - 1075), m below 2^53.
+    # Exponents of the last and first digit: a number is m 2^(exponent - 1075), m below 2^53.
     low, high = (least - 1075 + SHIFT) // LIMB_BITS, (most - 1075 + 52 + SHIFT) // LIMB_BITS
     return low, high - low + 1
 
 
 @compile_with_python_errors
 def _exponents(bits_n: Ints) -> tuple[int, int]:
-    """Return the smallest and largest exponent of the numbers except 0 and NaN; (2048, -1) without any."""
+    """Return the smallest and largest exponent, without 0 and NaN.
+
+    They are (2048, -1) if there is no other number.
+    """
     least, most = 2048, -1
     for n in range(len(bits_n)):
         size = bits_n[n] & SIZE
@@ -186,7 +209,10 @@ def _exponents(bits_n: Ints) -> tuple[int, int]:
 
 
 def _cut(values_nc: Floats, index_n: Ints, low: int, shape: tuple[int, int]) -> Ints:
-    """Return limbs of the values, added by index: int64 (l, count, c), each below rows x 2^40 in size."""
+    """Return limbs of the values, added by index.
+
+    They are int64 (l, count, c), each below rows x 2^40 in size.
+    """
     limbs = np.zeros((*shape, values_nc.shape[1]), dtype=np.int64)
     bits = np.ascontiguousarray(values_nc, dtype=np.float64).view(np.int64)
     _add_limbs(bits, np.ascontiguousarray(index_n), LIMB_BITS * low - SHIFT, limbs)
@@ -195,7 +221,10 @@ def _cut(values_nc: Floats, index_n: Ints, low: int, shape: tuple[int, int]) -> 
 
 @compile_with_python_errors
 def _add_limbs(bits_nc: Ints, index_n: Ints, first: int, limbs: Ints) -> None:
-    """Add the limbs of these bits; `first` is the power of two of the first limb."""
+    """Add the limbs of these bits.
+
+    `first`: the first limb's power of two.
+    """
     full = (1 << LIMB_BITS) - 1
     for n in range(bits_nc.shape[0]):
         for c in range(bits_nc.shape[1]):
@@ -219,17 +248,23 @@ def _add_limbs(bits_nc: Ints, index_n: Ints, first: int, limbs: Ints) -> None:
 
 
 def _unit(place: int) -> int:
-    """Return the power of two that a limb counts."""
+    """Return the power of two a limb counts."""
     return LIMB_BITS * place - SHIFT
 
 
 def _times_power(values: Floats, power: int) -> Floats:
-    """Return values x 2^power, where 2^power alone may be beyond float64."""
+    """Return values x 2^power.
+
+    2^power alone may be beyond float64.
+    """
     return values * 2.0**power if abs(power) < 1000 else np.ldexp(values, power)
 
 
 def _weigh_limbs(keys: npt.NDArray[Any], limbs_luc: Ints, replicates: int, seed: int) -> Ints:
-    """Return weighted sums of limbs, int64 (l, b, c), carried; columns of zeros are not multiplied."""
+    """Return weighted sums of limbs, int64 (l, b, c), carried.
+
+    Columns of zeros are not multiplied.
+    """
     used_lc = limbs_luc.any(axis=1)
     columns = np.moveaxis(limbs_luc, 1, 0)[:, used_lc].astype(np.float64)
     sums = np.zeros((replicates, columns.shape[1]), dtype=np.int64)
@@ -244,7 +279,10 @@ def _weigh_limbs(keys: npt.NDArray[Any], limbs_luc: Ints, replicates: int, seed:
 
 
 def _carry(limbs: Ints) -> Ints:
-    """Return the same sums with limbs in 0 .. 2^40 - 1, the top one below 2^40 in size."""
+    """Return the same sums with limbs in 0 .. 2^40 - 1.
+
+    The top limb is below 2^40 in size.
+    """
     limbs = limbs.copy()
     for place in range(len(limbs) - 1):
         over = limbs[place] >> LIMB_BITS

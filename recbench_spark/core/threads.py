@@ -1,4 +1,7 @@
-"""Limit the threads of matrix products: numpy's, where tasks share the cores of a machine, and torch's."""
+"""Limits for the threads of matrix products.
+
+numpy's are limited where tasks share a machine's cores, and torch's.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,17 @@ from contextlib import contextmanager
 from threadpoolctl import ThreadpoolController
 
 _controllers: dict[int, ThreadpoolController] = {}
-"""The controller, by the number of modules that were loaded: a new one may bring a library of its own."""
+"""The controller, by the number of loaded modules: a new one may bring its own library."""
 
 _limited = threading.Lock()
-"""Held by the context that has set the number of threads."""
+"""Held by the context in charge of the number of threads."""
 
 
 def _find_libraries() -> ThreadpoolController:
-    """Return the controller of the libraries of this process; a search takes some milliseconds."""
+    """Return the controller of this process's libraries.
+
+    A search takes some milliseconds.
+    """
     loaded = len(sys.modules)
     controller = _controllers.get(loaded)
     if controller is None:
@@ -29,13 +35,13 @@ def _find_libraries() -> ThreadpoolController:
 
 @contextmanager
 def one_thread_products() -> Iterator[None]:
-    """Return a context in which a matrix product takes one thread.
+    """Return a context where a matrix product takes one thread.
 
     A product of some hundred rows ends before further threads have begun. They spin while they wait: with
     as many tasks as cores such a product takes four times the CPU time.
 
-    The number of threads belongs to the process, so of contexts at the same time the first one alone sets
-    it, and sets it back. A second one would find 1, and at its end leave the process with that.
+    The number of threads belongs to the process, so of several contexts at once the first alone sets it,
+    and sets it back. A second one would read 1, and at its end leave the process with that.
     """
     if not _limited.acquire(blocking=False):
         yield
@@ -49,7 +55,10 @@ def one_thread_products() -> Iterator[None]:
 
 @contextmanager
 def use_one_thread() -> Iterator[None]:
-    """Let torch use one thread, so that a sum has one order on every host."""
+    """Let torch use one thread, for one order of sums.
+
+    The order is then the same on every host.
+    """
     import torch  # noqa: PLC0415
 
     before = torch.get_num_threads()

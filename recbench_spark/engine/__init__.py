@@ -1,1 +1,4 @@
-"""Calls of Spark that differ between its versions and kinds of sessions; no other module knows them."""
+"""Engines: how tasks run here and on every Spark.
+
+No other module knows which calls differ between Spark's versions and kinds of sessions.
+"""

@@ -1,4 +1,4 @@
-"""The runner that a job chose, and why."""
+"""A job's choice of its runner, with the reason."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class EngineChoice:
 
 
 def require_spark(requested: str, error: FallbackToSpark) -> EngineChoice:
-    """Choose Spark because of what this process cannot read.
+    """Choose Spark for input that this process cannot read.
 
     Raises:
         ConfigError: `local` is requested.

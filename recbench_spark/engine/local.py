@@ -1,7 +1,8 @@
-"""Run tasks in this process, or in worker processes of this machine. Without Spark, and without a port.
+"""Tasks in this process or in this machine's worker processes.
 
-A shuffle keeps its blocks in memory up to SENT_BYTES, and writes the others to a file per sending task, in
-the folder that mapped arrays use. Where several processes work, all blocks go through such files.
+They need no Spark and no port. A shuffle keeps up to SENT_BYTES of its blocks in memory, and writes the
+others to a file per sending task, in the folder for mapped arrays. Where several processes work, all blocks
+go through such files.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from recbench_spark.engine.pipes import PipedTasks, cut_parts, decode_value, enc
 from recbench_spark.errors import StoreError
 
 SENT_BYTES = 1 << 28
-"""Bytes of a shuffle that one process keeps in memory."""
+"""Bytes of a shuffle in one process's memory."""
 
 ROWS_PER_TASK = 1 << 20
-"""Rows that a task holds at once, some 100 MB; a log is spread over as many tasks as this needs."""
+"""Rows in a task at once, some 100 MB; a log gets as many tasks as this needs."""
 
 ROWS_PER_WORKER = 1 << 20
 """Rows from which a second process is worth its start of about two seconds."""
@@ -38,7 +39,7 @@ Result = TypeVar("Result")
 
 
 class Place(NamedTuple):
-    """Bytes of a file: a block that was sent to a task."""
+    """A block sent to a task: bytes in a file."""
 
     file: str
     start: int
@@ -46,16 +47,16 @@ class Place(NamedTuple):
 
 
 Sent = dict[int, list[bytes | Place]]
-"""The blocks that each task gets."""
+"""Each task's blocks."""
 
 
 @dataclass(frozen=True)
 class LocalEngine:
-    """Tasks of this machine, with the words of a Spark context.
+    """Local runner of tasks, with a Spark context's words.
 
     Attributes:
-        folder: folder for the files of shuffles.
-        workers: processes that work at once; 1: this process alone.
+        folder: folder for shuffle files.
+        workers: processes at work together; 1: this process alone.
     """
 
     folder: str
@@ -69,7 +70,10 @@ class LocalEngine:
         return self.workers
 
     def count_tasks(self, n: int) -> int:
-        """Return a number of tasks that gives each of them ROWS_PER_TASK of n rows on average, or fewer."""
+        """Return a number of tasks for n rows.
+
+        On average, a task has at most ROWS_PER_TASK rows.
+        """
         return max(self.workers, -(-n // ROWS_PER_TASK))
 
     def count_hosts(self) -> int:
@@ -77,15 +81,17 @@ class LocalEngine:
         return 1
 
     def read_setting(self, name: str) -> str | None:
-        """Return a setting of Spark's: none is set."""
+        """Return one of Spark's settings: none is set."""
         return None
 
     def parallelize(self, items: Iterable[Any], parts: int | None = None) -> LocalTasks:
-        """Return tasks over parts of a list."""
+        """Return tasks over a list's parts."""
         return LocalTasks(engine=self, parts=tuple(cut_parts(tuple(items), parts or self.workers)))
 
     def run_alone(self, work: Callable[[Any], Result], argument: Any) -> Result:
-        """Run one task in a process of its own, or in this one if it works alone.
+        """Run one task in its own process.
+
+        An engine with one process uses this one.
 
         Raises:
             BrokenProcessPool: the process was killed; tasks beside it go on.
@@ -116,12 +122,15 @@ class LocalEngine:
 
 
 def choose_workers(n: int) -> int:
-    """Return the number of processes for so many rows."""
+    """Return the number of processes for n rows."""
     return max(1, min(len(os.sched_getaffinity(0)), n // ROWS_PER_WORKER))
 
 
 def _make_pool(workers: int) -> ProcessPoolExecutor:
-    """Make a pool. Workers are copies of one process that has imported what this one has of the package."""
+    """Make a pool of worker processes.
+
+    Workers are copies of one process, which has imported all modules of the package that this one has.
+    """
     context = get_context("forkserver")
     own = [name for name in sys.modules if name.startswith("recbench_spark.")]
     context.set_forkserver_preload(["__main__", *own])
@@ -132,7 +141,10 @@ _open_pool = cache(_make_pool)
 
 
 def _start_worker() -> None:
-    """Use one thread, end without a word on Ctrl-C, and end with the process that started this one."""
+    """Prepare a worker: it ends with its parent.
+
+    It uses one thread, and ends without a word on Ctrl-C.
+    """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     pa.set_cpu_count(1)
     threading.Thread(target=_follow_parent, daemon=True).start()
@@ -147,14 +159,14 @@ def _follow_parent() -> None:
 
 @dataclass(frozen=True)
 class LocalTasks(PipedTasks):
-    """Functions over parts of a list, or over what the tasks before a shuffle sent.
+    """Functions over a list's parts, or over a shuffle's pairs.
 
     Attributes:
         engine: runs the tasks.
-        parts: the items of each task; empty after a shuffle.
-        before, tasks: the tasks before a shuffle, and the number of those after it.
-        sent: the parts say where the blocks of a shuffle are.
-        kept: numbers of the tasks that run; None: all.
+        parts: each task's items; empty after a shuffle.
+        before, tasks: the tasks before a shuffle, and how many come after it.
+        sent: the parts tell the places of a shuffle's blocks.
+        kept: numbers of the tasks to run; None: all.
     """
 
     engine: LocalEngine = field(kw_only=True)
@@ -165,21 +177,24 @@ class LocalTasks(PipedTasks):
     kept: tuple[int, ...] | None = None
 
     def keep(self, places: Sequence[int]) -> LocalTasks:
-        """Run the tasks of these numbers alone."""
+        """Run only the tasks with these numbers."""
         return replace(self, kept=tuple(places))
 
     def partitionBy(self, tasks: int, number: object = None) -> LocalTasks:  # noqa: N802
-        """Shuffle pairs (task, value): each goes to the task of its number."""
+        """Shuffle pairs (task, value): the number chooses the task."""
         return LocalTasks(engine=self.engine, before=self, tasks=tasks)
 
     def iterate(self) -> Iterator[Any]:
-        """Yield all items in the order of tasks."""
+        """Yield all items, task by task."""
         with self.hold() as held:
             yield from held._run()
 
     @contextmanager
     def hold(self) -> Iterator[LocalTasks]:
-        """Run the tasks before a shuffle, and keep what they sent for several runs."""
+        """Run the tasks before a shuffle; keep their pairs.
+
+        Several runs can read them.
+        """
         if self.before is None:
             yield self
             return
@@ -192,7 +207,7 @@ class LocalTasks(PipedTasks):
             _remove_files(folder)
 
     def collect(self) -> list[Any]:
-        """Return all items in the order of tasks."""
+        """Return all items, task by task."""
         return list(self.iterate())
 
     def _run(self) -> Iterator[Any]:
@@ -202,7 +217,7 @@ class LocalTasks(PipedTasks):
             yield from items
 
     def _send(self, tasks: int, folder: Path) -> Sent:
-        """Run the tasks before a shuffle, and return where their pairs are."""
+        """Run the tasks before a shuffle; return their pairs' places."""
         memory = SENT_BYTES // max(len(self.parts), self.tasks, 1) if self.engine.workers == 1 else 0
         send = partial(_send_pairs, tasks=tasks, folder=folder, memory=memory)
         whole: Sent = {}
@@ -218,7 +233,7 @@ def _run_task(numbered: tuple[int, Sequence[Any]], pipes: Any, sent: bool) -> li
 
 
 def _read_sent(sent: tuple[int, list[bytes | Place]]) -> Iterator[tuple[int, Any]]:
-    """Yield the pairs of a task; each file is opened once."""
+    """Yield a task's pairs; each file is opened once."""
     task, blocks = sent
     with ExitStack() as stack:
         files: dict[str, BinaryIO] = {}
@@ -240,10 +255,10 @@ def _read_place(place: Place, files: dict[str, BinaryIO], stack: ExitStack) -> b
 def _send_pairs(
     part: int, pairs: Iterator[tuple[int, Any]], tasks: int, folder: Path, memory: int
 ) -> Iterator[Sent]:
-    """Keep the pairs of a task, or write them to its file; yield where they are.
+    """Keep a task's pairs or write them; yield their places.
 
     Raises:
-        StoreError: the disk of the folder is full, or nobody may write there.
+        StoreError: the folder's disk is full, or nobody may write there.
     """
     sent: Sent = {}
     path, held, end, file = folder / str(part), 0, 0, None

@@ -1,4 +1,7 @@
-"""Measures: pieces of rows are summed, and finished by cell, in tasks of any runner. Without Spark."""
+"""Measures: sums over pieces of rows, finished cell by cell.
+
+Tasks of any runner compute them; no Spark is needed.
+"""
 
 from __future__ import annotations
 
@@ -19,28 +22,28 @@ from recbench_spark.schemas import Table
 Pieces = Sequence[Sequence[pa.RecordBatch]]
 
 CELLS = pa.schema({"member": pa.int32(), "kind": pa.string(), "rows": pa.binary()})
-"""One row per model and measure: serialized sums, or results, of any number of cells."""
+"""One row per model and measure: serialized sums or results for any number of cells."""
 
 PIECE_ROWS = 1 << 17
-"""Rows that a task sums at once: each measure reads them."""
+"""Rows summed by a task at once: each measure reads them."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One analysis of rows, as functions of Arrow rows that are sent to tasks.
+    """One analysis of rows, as functions for tasks to run.
 
-    No bit of the results depends on how rows are cut into pieces, nor on any order: sums are whole numbers.
+    No bit in the results depends on how rows are cut into pieces, nor on any order: sums are whole numbers.
     `tests/engine/test_law.py` tries it with each measure.
 
     Attributes:
-        sums: function that sums some rows.
-        key: columns of these sums; rows that agree in them are a cell.
-        finish: function that makes results from all sums in one cell.
-        needs: columns that `sums` reads.
-        table: table that takes the results, without the run; None: no table does.
-        join: function that makes rows from all results, where cells need one another.
-        grouped: two functions that replace `sums` for several models at less cost. The first maps one
-            model's rows to its values; the second maps the values of all models to the sums of each.
+        sums: function that sums some rows of Arrow.
+        key: columns of these sums; rows with equal values there are a cell.
+        finish: function from all sums in one cell to results.
+        needs: columns for `sums` to read.
+        table: table for the results, without the run; None: no table.
+        join: function from all results to rows, where cells need one another.
+        grouped: two functions in place of `sums` for several models at less cost. The first maps one
+            model's rows to its values; the second maps all models' values to each one's sums.
     """
 
     sums: Callable[[Batches], Batches]
@@ -64,7 +67,7 @@ Measures = Mapping[str, Measure]
 
 
 def list_results(measures: Measures, results: Mapping[str, pa.Table], table: Table) -> list[pa.Table]:
-    """List the results that a table takes."""
+    """List the results for a table."""
     return [results[name] for name, one in measures.items() if one.table is table and name in results]
 
 
@@ -72,7 +75,10 @@ def list_results(measures: Measures, results: Mapping[str, pa.Table], table: Tab
 
 
 def reduce_pieces(measures: Measures, pieces: Pieces) -> dict[str, pa.Table]:
-    """Reduce pieces of rows by each measure; a measure without sums has no result."""
+    """Reduce pieces of rows by each measure.
+
+    A measure without sums has no result.
+    """
     results = {}
     for name, measure in measures.items():
         sums = [rows for piece in pieces for rows in measure.sums(iter(piece)) if rows.num_rows]
@@ -82,7 +88,7 @@ def reduce_pieces(measures: Measures, pieces: Pieces) -> dict[str, pa.Table]:
 
 
 def _number_cells(key: Sequence[str], rows: pa.RecordBatch) -> Ints:
-    """Return a number for each row, (n,): equal ones are of one cell."""
+    """Number the rows by cell, (n,); equal numbers: one cell."""
     code_n = np.zeros(rows.num_rows, np.int64)
     for column in key:
         codes = rows.column(column).dictionary_encode(null_encoding="encode")
@@ -100,9 +106,9 @@ def _name_cell(key: Sequence[str], rows: pa.RecordBatch) -> str:
 def sum_rows(
     measures: Measures, tables: Iterable[pa.Table], most: int = PIECE_ROWS
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the sums of each measure of some tables: rows of `CELLS` with all cells together.
+    """Yield each measure's sums over some tables.
 
-    `most`: rows that a measure gets at once.
+    They are `CELLS` rows, with all cells together. `most`: rows for a measure at once.
     """
     for table in tables:
         for start in range(0, table.num_rows, most):
@@ -116,7 +122,10 @@ def sum_rows(
 def deal_sums(
     sums: Iterable[pa.RecordBatch], measures: Measures, tasks: int
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield rows of `CELLS` with the task that finishes them: all sums of a cell go to one task."""
+    """Yield `CELLS` rows, each with its task.
+
+    A cell's sums all go to one task, which finishes it.
+    """
     for packed in sums:
         member, kind = (packed.column(name)[0].as_py() for name in ("member", "kind"))
         measure = measures.get(kind)
@@ -136,7 +145,10 @@ def deal_sums(
 
 
 def finish_sums(measures: Measures, cells: pa.Table) -> pa.Table:
-    """Finish all cells of a task: a row of `CELLS` for each member and measure."""
+    """Finish a task's cells, by member and measure.
+
+    The result has `CELLS` rows.
+    """
     sums: dict[tuple[int, str], list[pa.Scalar]] = {}
     for member, kind, rows in zip(*cells.columns, strict=True):
         sums.setdefault((member.as_py(), kind.as_py()), []).append(rows)
@@ -149,7 +161,7 @@ def finish_sums(measures: Measures, cells: pa.Table) -> pa.Table:
 
 
 def finish_table(measure: Measure, sums: pa.Table) -> pa.Table:
-    """Finish each cell of all its sums."""
+    """Finish each cell, given all its sums."""
     (rows,) = sums.combine_chunks().to_batches()
     code_n = _number_cells(measure.key, rows)
     order_n = np.argsort(code_n, kind="stable")

@@ -1,6 +1,7 @@
-"""The words of Spark's RDDs as functions over a task's items, one after the other. Without Spark.
+"""Spark's RDD words, as functions over a task's items.
 
-A runner supplies what runs them: `tasks` over frames of Spark, `local` in processes of this machine.
+They follow one another and need no Spark. A runner supplies the rest: `tasks` over frames of Spark, `local`
+in processes of this machine.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ Pipe = Callable[[int, Iterator[Any]], Iterator[Any]]
 
 @dataclass(frozen=True)
 class PipedTasks:
-    """Functions over parts of a list, or over what a shuffle sent. Nothing runs before `collect`.
+    """Functions over a list's parts, or over a shuffle's pairs.
+
+    Nothing runs before `collect`.
 
     Attributes:
         pipes: functions from (task, items) to items, in order.
@@ -37,13 +40,13 @@ class PipedTasks:
         return self._then(partial(_flatten_items, function=function))
 
     def mapPartitions(self, function: Callable[[Iterator[Any]], Iterable[Any]]) -> Self:  # noqa: N802
-        """Apply a function to all items of a task."""
+        """Apply a function to all items in a task."""
         return self._then(partial(_change_part, function=function))
 
     def mapPartitionsWithIndex(  # noqa: N802
         self, function: Callable[[int, Iterator[Any]], Iterable[Any]]
     ) -> Self:
-        """Apply a function to the number of a task and its items."""
+        """Apply a function to a task's number and its items."""
         return self._then(partial(_change_numbered, function=function))
 
     def values(self) -> Self:
@@ -51,19 +54,19 @@ class PipedTasks:
         return self.map(_second)
 
     def collect(self) -> list[Any]:
-        """Return all items in the order of tasks; the driver holds them."""
+        """Return all items, task by task; the driver holds them."""
         raise NotImplementedError
 
     def iterate(self) -> Iterator[Any]:
-        """Yield all items in the order of tasks."""
+        """Yield all items, task by task."""
         return iter(self.collect())
 
     def treeReduce(self, add: Callable[[Any, Any], Any]) -> Any:  # noqa: N802
-        """Return the sum of all items; a task returns its own sum."""
+        """Return the sum of all items, via each task's sum."""
         return reduce(add, self.mapPartitions(partial(_reduce_part, add=add)).iterate())
 
     def foreach(self, function: Callable[[Any], object]) -> None:
-        """Apply a function to each item; its results are dropped."""
+        """Apply a function to each item, and drop its results."""
         self.mapPartitions(partial(_drop_results, function=function)).collect()
 
     def _then(self, pipe: Pipe) -> Self:
@@ -71,20 +74,28 @@ class PipedTasks:
 
 
 def collect_some(tasks: Any, places: Sequence[int]) -> list[Any]:
-    """Run the tasks of these numbers alone; what a shuffle sent stays for later calls."""
+    """Run only the tasks with these numbers.
+
+    Later calls can use the shuffle's pairs again.
+    """
     if hasattr(tasks, "keep"):
         return list(tasks.keep(places).collect())
     return list(tasks.context.runJob(tasks, _return_items, places))
 
 
 def remove_shuffle(shuffled: Any) -> None:
-    """Remove the files of a shuffle of RDDs that is read; other runners do it themselves."""
+    """Remove a shuffle's files after reading.
+
+    Only RDDs need it; other runners do so themselves.
+    """
     if hasattr(shuffled, "_jrdd"):
         shuffled._jrdd.rdd().cleanShuffleDependencies(False)
 
 
 def cut_parts(items: S, parts: int) -> list[S]:
-    """Cut a list, or a range, into parts of equal length, give or take one; none is empty but the only one.
+    """Cut a list or range into nearly equal parts.
+
+    Their lengths differ by one at most. No part is empty, except the only one.
 
     >>> cut_parts(range(5), 2)
     [range(0, 2), range(2, 5)]
@@ -94,19 +105,19 @@ def cut_parts(items: S, parts: int) -> list[S]:
 
 
 def run_pipes(task: int, items: Iterator[Any], pipes: Iterable[Pipe]) -> Iterator[Any]:
-    """Apply the functions to the items of a task."""
+    """Apply the functions to a task's items."""
     for pipe in pipes:
         items = pipe(task, items)
     return items
 
 
 def encode_value(value: Any) -> bytes:
-    """Return a value as bytes: bytes as they are, everything else pickled."""
+    """Return a value as bytes: bytes unchanged, others pickled."""
     return b"b" + value if isinstance(value, bytes) else b"p" + pickle.dumps(value)
 
 
 def decode_value(block: bytes | pa.Buffer) -> Any:
-    """Return the value of `encode_value`."""
+    """Return the value in a block from `encode_value`."""
     view = memoryview(block)
     return bytes(view[1:]) if view[0] == ord("b") else pickle.loads(view[1:])
 

@@ -1,4 +1,4 @@
-"""The platform that a job finds: its Spark, its Delta, its kind of session, and what it cannot do."""
+"""The platform under a job: Spark, Delta, session, limits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DELTA_JARS = {
     "4.1": "io.delta:delta-spark_4.1_2.13:4.4.0",
     "4.2": "io.delta:delta-spark_4.2_2.13:4.4.0",
 }
-"""Versions of Spark, in order, and the package of Delta for each."""
+"""Versions of Spark, in order, each with its package of Delta."""
 
 *_, NEWEST = DELTA_JARS
 
@@ -42,12 +42,12 @@ WORKER_PACKAGES = (
     *("pyarrow", "numpy", "pandas", "numba", "scipy"),
     *("pydantic", "xxhash", "deltalake", "obstore", "threadpoolctl"),
 )
-"""Packages that tasks import; the package itself can be sent to them."""
+"""Packages for tasks to import; the package itself can be sent to them."""
 
 NO_DELTA = re.compile(
     "DATA_SOURCE_NOT_FOUND|ClassNotFound|CLASS_NOT_FOUND|Failed to find (the )?data|CONFIGURE_SPARK_SESSION"
 )
-"""Words of an error where a session has no jar of Delta, or has one and no settings for it."""
+"""Words in an error where a session has no jar of Delta, or no settings for it."""
 
 
 def name_version(version: str = client_version) -> str:
@@ -56,7 +56,7 @@ def name_version(version: str = client_version) -> str:
 
 
 def check_client() -> None:
-    """Check the version of this Python's Spark, before a session starts.
+    """Check this Python's Spark version, before a session starts.
 
     Raises:
         ConfigError: it is too old, or no Delta is known for it.
@@ -72,10 +72,13 @@ def check_client() -> None:
 
 
 def prepare_session(spark: SparkSession) -> str:
-    """Check a new session before any work; return a sentence that names what is unusual about it.
+    """Check a new session before any work.
+
+    Returns:
+        A sentence on what is unusual about it.
 
     Raises:
-        ConfigError: client and server are of different major versions, there is no Delta, ANSI cannot be
+        ConfigError: client and server have different major versions, there is no Delta, ANSI cannot be
             switched on, or tasks have another Python or lack packages.
     """
     if is_connect(spark):
@@ -94,7 +97,10 @@ def prepare_session(spark: SparkSession) -> str:
 
 
 def describe_platform(spark: SparkSession) -> str:
-    """Return a sentence on the platform and what it cannot do; empty for the newest Spark, classic."""
+    """Describe the platform and its limits in a sentence.
+
+    It is empty for the newest Spark, classic.
+    """
     version = name_version(spark.version)
     limits = []
     if is_connect(spark):
@@ -109,7 +115,10 @@ def describe_platform(spark: SparkSession) -> str:
 
 
 def _require_ansi(spark: SparkSession) -> None:
-    """Switch ANSI on, with which a number that does not fit is an error: the default from Spark 4.0 on."""
+    """Switch ANSI on: numbers that do not fit are errors.
+
+    It is on by default from Spark 4.0 on.
+    """
     change_setting(spark, ANSI, "true")
     if str(read_setting(spark, ANSI)).lower() != "true":
         raise ConfigError(
@@ -119,7 +128,10 @@ def _require_ansi(spark: SparkSession) -> None:
 
 
 def _require_delta(spark: SparkSession) -> None:
-    """Check that Spark reads Delta tables: one that does says that there is none at a place."""
+    """Check that Spark reads Delta tables.
+
+    Such a Spark reports that a place has no table.
+    """
     try:
         spark.read.format("delta").load("/recbench-no-such-table").schema  # noqa: B018 - it asks the server
     except (PySparkException, Py4JError) as error:
@@ -132,7 +144,7 @@ def _require_delta(spark: SparkSession) -> None:
 
 
 def _prepare_workers(spark: SparkSession) -> None:
-    """Check the Python of tasks, and send them this package where they lack it."""
+    """Check the tasks' Python; send this package if missing."""
     facts = _ask_worker(spark)
     if facts["python"] != list(sys.version_info[:2]):
         raise _name_pythons(".".join(map(str, facts["python"])))
@@ -156,7 +168,7 @@ def _name_pythons(there: str) -> ConfigError:
 
 
 def _send_package(spark: SparkSession) -> None:
-    """Send this package to tasks that lack it."""
+    """Send this package to tasks without it."""
     why = ""
     try:
         send_package(spark, Path(__file__).resolve().parents[1])
@@ -171,7 +183,10 @@ def _send_package(spark: SparkSession) -> None:
 
 
 def _ask_worker(spark: SparkSession) -> dict[str, Any]:
-    """Return Python's version in a task, whether it has this package, and its versions of packages."""
+    """Ask a task for Python's version and its packages.
+
+    It also tells whether it has this package.
+    """
     packages = WORKER_PACKAGES
 
     def answer(_: int) -> str:  # sent by value, and without Arrow: tasks may lack this module, and pyarrow

@@ -1,4 +1,4 @@
-"""Handles of a session that only a classic one has, and what stands for them by Spark Connect."""
+"""A classic session's handles, and their substitutes by Spark Connect."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ try:
 except ImportError:  # a client of Spark Connect has no Java
 
     class Py4JError(Exception):  # type: ignore[no-redef]
-        """An error of Java's gateway, which this client lacks."""
+        """An error in Java's gateway, which this client lacks."""
 
     class Py4JJavaError(Py4JError):  # type: ignore[no-redef, misc]
-        """An error that Java raised, which this client lacks."""
+        """An error raised by Java, which this client lacks."""
 
 
 __all__ = ["Py4JError", "Py4JJavaError"]
@@ -44,15 +44,20 @@ Result = TypeVar("Result")
 
 
 def is_connect(spark: SparkSession) -> bool:
-    """Return whether a session speaks Spark Connect: it has no JVM, no RDD and no context."""
+    """Check whether a session speaks Spark Connect.
+
+    Such a session has no JVM, no RDD and no context.
+    """
     return ".connect." in type(spark).__module__
 
 
 def require_server(address: str) -> None:
-    """Check that a server of Spark Connect listens; pyspark waits for one for ten minutes.
+    """Check that a server of Spark Connect listens.
+
+    pyspark would wait for one for ten minutes.
 
     Raises:
-        ConfigError: nobody does.
+        ConfigError: nobody listens.
     """
     place = urlsplit(address)
     if place.scheme != "sc" or getproxies():  # a proxy may be the way to it
@@ -67,7 +72,10 @@ def require_server(address: str) -> None:
 
 
 def limit_waiting(spark: SparkSession) -> None:
-    """Let requests to a server that has died end within half a minute in all; pyspark waits for ten."""
+    """Limit all waiting for a dead server.
+
+    Requests end within half a minute in all; pyspark waits for ten minutes.
+    """
     client: Any = spark.client
     few: dict[str, Any] = {"max_retries": 7, "max_backoff": 10_000}
     if is_old():
@@ -76,7 +84,7 @@ def limit_waiting(spark: SparkSession) -> None:
     from pyspark.sql.connect.client.retries import DefaultPolicy  # noqa: PLC0415
 
     class Patience(DefaultPolicy):
-        """Try again while errors that follow each other began less than half a minute ago."""
+        """Retry rule: errors may last half a minute together."""
 
         first = last = 0.0
 
@@ -101,25 +109,25 @@ SERVER_GONE = re.compile(
 
 
 def is_server_gone(error: BaseException) -> bool:
-    """Return whether a server of Spark Connect has ended, or has forgotten the session."""
+    """Check whether a Connect server ended or forgot the session."""
     by_connect = ".connect" in type(error).__module__ or type(error).__module__.startswith("grpc")
     return by_connect and SERVER_GONE.search(f"{type(error).__name__} {error}") is not None
 
 
 def has_other_python(spark: SparkSession) -> bool:
-    """Return whether the tasks of a classic session may have another Python than this one."""
+    """Check whether a classic session's tasks may have another Python."""
     context: Any = spark.sparkContext
     return bool(context.pythonExec != sys.executable or not context.master.startswith("local"))
 
 
 def open_tasks(spark: SparkSession) -> SparkContext:
-    """Return Spark's context, or by Connect the same words over frames (`FrameContext`)."""
+    """Return Spark's context; by Connect `FrameContext` over frames."""
     return cast("SparkContext", FrameContext(spark)) if is_connect(spark) else spark.sparkContext
 
 
 @dataclass(frozen=True)
 class SparkEngine:
-    """Tasks of a Spark session."""
+    """Runner of tasks by a Spark session."""
 
     spark: SparkSession
 
@@ -129,7 +137,10 @@ class SparkEngine:
         return int(open_tasks(self.spark).defaultParallelism)
 
     def count_tasks(self, n: int) -> int:
-        """Return a number of tasks that gives each of them ROWS_PER_TASK of n rows on average, or fewer."""
+        """Return a number of tasks for n rows.
+
+        On average, a task has at most ROWS_PER_TASK rows.
+        """
         return max(count_shuffle_tasks(self.spark) or self.cores, -(-n // ROWS_PER_TASK))
 
     @property
@@ -138,30 +149,33 @@ class SparkEngine:
         return (self.read_setting("spark.master") or "").startswith("local")
 
     def count_hosts(self) -> int:
-        """Return the number of executors that have started, or shall start; 1 for a local master."""
+        """Return the number of started or planned executors.
+
+        It is 1 for a local master.
+        """
         if self.is_here:
             return 1
         planned, context = self.read_setting("spark.executor.instances") or "", open_tasks(self.spark)
         java: Any = None if isinstance(context, FrameContext) else context._jsc
-        started = java.sc().getExecutorMemoryStatus().size() - 1 if java else 0  # the driver is one of them
+        started = java.sc().getExecutorMemoryStatus().size() - 1 if java else 0  # the driver is among them
         return max(1, int(started), int(planned) if planned.isdigit() else 0)
 
     def read_setting(self, name: str) -> str | None:
-        """Return a setting of the session; None if it is not set."""
+        """Return a session's setting; None: it is not set."""
         return read_setting(self.spark, name)
 
     def parallelize(self, items: Iterable[Any], parts: int | None = None) -> Any:
-        """Return tasks over parts of a list, with the words of Spark's RDDs."""
+        """Return tasks over a list's parts, with Spark's RDD words."""
         return open_tasks(self.spark).parallelize(items, parts)
 
     def run_alone(self, work: Callable[[Any], Result], argument: Any) -> Result:
-        """Run one task in a job of its own; its error ends no other task."""
+        """Run a task in its own job; others go on."""
         result: Result = self.parallelize([argument], 1).map(work).collect()[0]
         return result
 
 
 def require_classic(spark: SparkSession, what: str, hint: str) -> None:
-    """Refuse what no session of Spark Connect can do.
+    """Refuse work that no session of Spark Connect can do.
 
     Raises:
         ConfigError: the session has no JVM of its own.
@@ -174,14 +188,17 @@ def open_java(spark: SparkSession) -> Any:
     """Return the gateway to Java's classes.
 
     Raises:
-        ConfigError: the session is one of Spark Connect.
+        ConfigError: the session speaks Spark Connect.
     """
     require_classic(spark, "a step that calls Java", "docs/how_to/platforms.md says what Connect can do")
     return spark.sparkContext._jvm
 
 
 def find_gateway() -> Any:
-    """Return the connection of this process to Java; None where there is none, as by Connect."""
+    """Return this process's connection to Java; None: none.
+
+    By Connect there is none.
+    """
     try:
         from pyspark import SparkContext  # noqa: PLC0415
     except ImportError:
@@ -190,32 +207,38 @@ def find_gateway() -> Any:
 
 
 def parse_sql(spark: SparkSession, sql: str) -> Any:
-    """Return the plan that Spark's parser makes of a statement, an object of Java."""
+    """Return a statement's plan from Spark's parser, in Java."""
     session: Any = spark
     return session._jsparkSession.sessionState().sqlParser().parsePlan(sql)
 
 
 def is_java(value: Any) -> bool:
-    """Return whether a value is an object of Java, a list or a map of Java among them."""
+    """Check whether a value is a Java object.
+
+    A list or map of Java is one.
+    """
     from py4j.java_gateway import JavaObject  # noqa: PLC0415
 
     return isinstance(value, JavaObject)
 
 
 def is_java_class(gateway: Any, value: Any, name: str) -> bool:
-    """Return whether an object of Java is of a class."""
+    """Check whether a Java object belongs to a class."""
     from py4j.java_gateway import is_instance_of  # noqa: PLC0415
 
     return bool(is_instance_of(gateway, value, name))
 
 
 class SharedSettings(NamedTuple):
-    """Hadoop's settings of a server of Spark Connect: they belong to its cluster, and no job sets them."""
+    """Hadoop's settings on a server of Spark Connect.
+
+    They belong to its cluster, and no job sets them.
+    """
 
     spark: SparkSession
 
     def get(self, key: str) -> str | None:
-        """Return a setting; None if it is not set."""
+        """Return a setting; None: it is not set."""
         return read_setting(self.spark, f"spark.hadoop.{key}")
 
     def set(self, key: str, value: str) -> None:
@@ -223,7 +246,10 @@ class SharedSettings(NamedTuple):
 
 
 def read_hadoop(spark: SparkSession) -> Any:
-    """Return Hadoop's configuration of the session, an object of Java; by Connect what the server tells."""
+    """Return the session's Hadoop configuration, a Java object.
+
+    By Connect it is whatever the server tells.
+    """
     if is_connect(spark):
         return SharedSettings(spark)
     context: Any = spark.sparkContext
@@ -231,10 +257,10 @@ def read_hadoop(spark: SparkSession) -> Any:
 
 
 def open_hadoop(spark: SparkSession, path: str) -> tuple[Any, Any]:
-    """Return Hadoop's file system of a path, and the path as an object of Java.
+    """Return a path's Hadoop file system and its Java path.
 
     Raises:
-        ConfigError: the session is one of Spark Connect.
+        ConfigError: the session speaks Spark Connect.
     """
     require_classic(spark, "a place that Hadoop reads", "use a folder that the job and its tasks see")
     hadoop, place = read_hadoop(spark), open_java(spark).org.apache.hadoop.fs.Path(path)
@@ -242,15 +268,20 @@ def open_hadoop(spark: SparkSession, path: str) -> tuple[Any, Any]:
 
 
 def open_task_environment(spark: SparkSession) -> dict[str, str]:
-    """Return the environment of later tasks, to be changed; by Connect changes reach none."""
+    """Return the environment of later tasks, open to changes.
+
+    By Connect changes reach no task.
+    """
     return {} if is_connect(spark) else spark.sparkContext.environment
 
 
 def read_delta_snapshot(frame: DataFrame) -> tuple[Any, DataFrame]:
-    """Return Delta's snapshot that a frame reads, an object of Java, and the frame of its files.
+    """Return a frame's Delta snapshot and its files.
+
+    The snapshot is a Java object, the files are a frame.
 
     Raises:
-        ConfigError: the session is one of Spark Connect.
+        ConfigError: the session speaks Spark Connect.
     """
     from pyspark.sql import DataFrame as Frame  # noqa: PLC0415
 
@@ -266,14 +297,16 @@ def read_delta_snapshot(frame: DataFrame) -> tuple[Any, DataFrame]:
 
 
 CHECKPOINTS = "spark.checkpoint.dir"
-"""Spark's setting of the folder for checkpoints, which the cluster sets by Connect."""
+"""Spark's setting for the folder of checkpoints; by Connect the cluster sets it."""
 
 
 def set_checkpoints(spark: SparkSession, folder: str, what: str) -> None:
-    """Choose the folder of checkpoints: without one MLlib's ALS overflows the stack of a server.
+    """Choose the checkpoint folder.
+
+    Without one, MLlib's ALS overflows a server's stack.
 
     Raises:
-        ConfigError: the session is one of Spark Connect, and its cluster has no such folder.
+        ConfigError: the session speaks Spark Connect, and its cluster has no such folder.
     """
     if not is_connect(spark):
         spark.sparkContext.setCheckpointDir(folder)
@@ -285,7 +318,10 @@ def set_checkpoints(spark: SparkSession, folder: str, what: str) -> None:
 
 
 def list_sent_files(spark: SparkSession) -> set[str]:
-    """Return the names of files that were sent to tasks; by Connect those that this process sent."""
+    """Return the names of files sent to tasks.
+
+    By Connect only files sent by this process count.
+    """
     if is_connect(spark):
         return set(_sent)
     return {name.rpartition("/")[2] for name in spark.sparkContext.listFiles}
@@ -295,7 +331,7 @@ _sent: set[str] = set()
 
 
 def send_module(spark: SparkSession, file: str) -> None:
-    """Send a module, or an archive of a package, to all tasks of the session."""
+    """Send a module or a package's archive to all tasks."""
     if is_connect(spark):
         spark.addArtifacts(file, pyfile=True)
         _sent.add(Path(file).name)
@@ -304,7 +340,10 @@ def send_module(spark: SparkSession, file: str) -> None:
 
 
 def send_package(spark: SparkSession, folder: Path) -> None:
-    """Send a package, a folder of modules, to all tasks of the session as an archive of its name."""
+    """Send a package's folder to all tasks, as an archive.
+
+    The archive has the folder's name.
+    """
     base = Path(tempfile.mkdtemp(prefix="recbench-modules-")) / folder.name
     with tempfile.TemporaryDirectory() as copy:
         shutil.copytree(folder, Path(copy, folder.name), ignore=shutil.ignore_patterns("__pycache__"))
@@ -313,7 +352,7 @@ def send_package(spark: SparkSession, folder: Path) -> None:
 
 
 def cancel_jobs() -> None:
-    """Cancel the jobs of the session at work, if there is one."""
+    """Cancel the active session's jobs, if any."""
     if "pyspark" not in sys.modules:
         return
     with suppress(ImportError):
@@ -328,13 +367,16 @@ def cancel_jobs() -> None:
 
 
 def find_update_server(spark: SparkSession) -> Any:
-    """Return PySpark's server of accumulators; None by Connect, which has none."""
+    """Return PySpark's server of accumulators; by Connect None."""
     context: Any = None if is_connect(spark) else spark.sparkContext
     return context and context._accumulatorServer
 
 
 def hide_broken_updates(server: Any) -> None:
-    """Let a server of accumulators print no trace where Java is gone: the job says so in a sentence."""
+    """Let an accumulator server print no trace after Java's end.
+
+    The job itself says so in a sentence.
+    """
     report = server.handle_error
 
     def handle_error(*request: Any) -> None:

@@ -1,8 +1,8 @@
-"""Functions over parts of a list as tasks of Spark, without RDDs: the words of a context over frames.
+"""Spark's context words over frames, without RDDs.
 
 By Spark Connect there is no context and no RDD. Each task is a row of `spark.range`, functions run in
-`mapInArrow`, a shuffle is a frame of (task, bytes). The names are those of Spark's RDDs, so that the same
-code runs in both kinds of session.
+`mapInArrow`, a shuffle is a frame of (task, bytes). The names are those of Spark's RDDs, so the same code
+runs in both kinds of session.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
 RESULTS = "task INT, place INT, result BINARY"
 BLOCKS = "task INT, rows BINARY"
 BATCH_BYTES = 1 << 24
-"""Bytes of a batch of pairs that a task holds before it sends them."""
+"""Bytes of pairs in a task before it sends a batch."""
 
 _cores: dict[str, int] = {}
 
 
 @dataclass(frozen=True)
 class FrameContext:
-    """Tasks of a session that has no Spark context."""
+    """Source of tasks for a session without a Spark context."""
 
     spark: SparkSession
 
     @property
     def defaultParallelism(self) -> int:  # noqa: N802
-        """Number of tasks at once: the parts of a range that names no number."""
+        """Number of tasks at once, by a default range's parts."""
         session = str(self.spark.session_id)  # type: ignore[attr-defined]
         if session not in _cores:
             parts = self.spark.range(1 << 16).select(F.spark_partition_id().alias("part"))
@@ -49,20 +49,22 @@ class FrameContext:
         return _cores[session]
 
     def parallelize(self, items: Iterable[Any], parts: int | None = None) -> Tasks:
-        """Return tasks over parts of a list; the list goes to all of them."""
+        """Return tasks over a list's parts; all get the list."""
         cut = cut_parts(list(items), parts or self.defaultParallelism)
         return Tasks(spark=self.spark, parts=tuple(map(cloudpickle.dumps, cut)))
 
 
 @dataclass(frozen=True)
 class Tasks(PipedTasks):
-    """Functions over parts of a list, or over what a shuffle sent. Nothing runs before `collect`.
+    """Functions over a list's parts, or over a shuffle's pairs.
+
+    Nothing runs before `collect`.
 
     Attributes:
         spark: the session.
-        parts: the pickled items of each task; empty after a shuffle.
-        shuffled: BLOCKS, the rows of a task in one partition.
-        kept: numbers of the tasks that run; None: all.
+        parts: each task's pickled items; empty after a shuffle.
+        shuffled: BLOCKS, with a task's rows in one partition.
+        kept: numbers of the tasks to run; None: all.
         together: all tasks run at once, or none (a barrier stage).
     """
 
@@ -77,13 +79,13 @@ class Tasks(PipedTasks):
         return replace(self, together=True)
 
     def keep(self, places: Sequence[int]) -> Tasks:
-        """Run the tasks of these numbers alone."""
+        """Run only the tasks with these numbers."""
         shuffled = self.shuffled.cache() if self.shuffled is not None else None
         return replace(self, kept=tuple(places), shuffled=shuffled)
 
     @contextmanager
     def hold(self) -> Iterator[Tasks]:
-        """Keep what a shuffle sent, for several runs."""
+        """Keep a shuffle's pairs, for several runs."""
         assert self.shuffled is not None
         shuffled = self.shuffled.cache()
         try:
@@ -92,30 +94,30 @@ class Tasks(PipedTasks):
             shuffled.unpersist()
 
     def partitionBy(self, tasks: int, number: object = None) -> Tasks:  # noqa: N802
-        """Shuffle pairs (task, value): each goes to the task of its number."""
+        """Shuffle pairs (task, value): the number chooses the task."""
         pairs = self.pairs(tasks)
-        # A row without a block for each task: tasks without pairs run, too.
+        # A row without a block for each task: even tasks without pairs run.
         marks = self.spark.range(0, tasks, 1, 1).select(
             F.col("id").cast("int").alias("task"), F.lit(None).cast("binary").alias("rows")
         )
         return Tasks(spark=self.spark, shuffled=send_to_tasks(pairs.union(marks), tasks, F.col("task")))
 
     def pairs(self, tasks: int) -> DataFrame:
-        """Return pairs (task, value) as rows of BLOCKS, with values in this module's coding."""
+        """Return pairs (task, value) as BLOCKS, in this module's coding."""
         return self._run(partial(_send_pairs, tasks=tasks), BLOCKS)
 
     def blocks(self) -> DataFrame:
-        """Return pairs (task, bytes) as rows of BLOCKS, with the bytes as they are."""
+        """Return pairs (task, bytes) as BLOCKS, bytes unchanged."""
         return self._run(_yield_blocks, BLOCKS)
 
     def collect(self) -> list[Any]:
-        """Return all items in the order of tasks; the driver holds them."""
+        """Return all items, task by task; the driver holds them."""
         rows = collect_arrow(self._run(_yield_results, RESULTS))
         results = zip(*(rows.column(name).to_pylist() for name in ("task", "place", "result")), strict=True)
         return [pickle.loads(value) for _, _, value in sorted(results, key=lambda row: row[:2])]
 
     def _run(self, finish: Callable[..., Iterator[pa.RecordBatch]], schema: str) -> DataFrame:
-        # Functions of a caller's module go by value where they must, which plain pickle cannot do.
+        # A caller's functions go by value where they must, which plain pickle cannot do.
         packed: bytes = cloudpickle.dumps((self.parts, self.pipes, finish))  # type: ignore[no-untyped-call]
         rows = self.shuffled
         if rows is None:
@@ -140,7 +142,7 @@ def _read_parts(
 
 
 def _read_blocks(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[int, Iterator[Any]]]:
-    """Yield the pairs of each task; a partition holds those of one task."""
+    """Yield each task's pairs; a partition holds one task's."""
     rows = (
         (task.as_py(), block)
         for batch in batches

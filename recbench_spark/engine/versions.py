@@ -1,4 +1,7 @@
-"""Calls that Spark's versions spell differently, from 3.5 to 4.2, classic and by Connect."""
+"""Calls with another spelling in some Spark, 3.5 to 4.2.
+
+They cover classic sessions and Spark Connect.
+"""
 
 from __future__ import annotations
 
@@ -18,29 +21,41 @@ if TYPE_CHECKING:  # modules that also work without Spark import this one
 
 
 def is_old() -> bool:
-    """Return whether the client is older than Spark 4, and hands tables of Arrow over in other ways."""
+    """Check whether the client is older than Spark 4.
+
+    Such a client hands tables of Arrow over in other ways.
+    """
     import pyspark  # noqa: PLC0415
 
     return pyspark.__version__.startswith("3.")
 
 
 def has_call(owner: Any, name: str) -> bool:
-    """Return whether this version of Spark has a method."""
+    """Check whether this Spark has a method."""
     return hasattr(owner, name)
 
 
 def is_frame(value: object) -> TypeGuard[DataFrame]:
-    """Return whether a value is a frame: by Connect that of Spark 3.5 is no DataFrame."""
+    """Check whether a value is a frame.
+
+    By Connect, a frame of Spark 3.5 is no DataFrame.
+    """
     return has_call(value, "mapInArrow")
 
 
 def union_rows(frames: Iterable[DataFrame], *, by_name: bool = False) -> DataFrame:
-    """Put frames under each other; `DataFrame.union` is a classic one's alone in Spark 3.5."""
+    """Put frames under each other.
+
+    In Spark 3.5 only classic frames have `DataFrame.union`.
+    """
     return reduce(lambda one, other: one.unionByName(other) if by_name else one.union(other), frames)
 
 
 def collect_arrow(frame: Any) -> pa.Table:
-    """Return all rows; the driver holds them. `toArrow` came with Spark 4.0."""
+    """Return all rows; the driver holds them.
+
+    `toArrow` came with Spark 4.0.
+    """
     if has_call(frame, "toArrow"):
         return frame.toArrow()
     schema = arrow_schema(frame)
@@ -53,7 +68,10 @@ def collect_arrow(frame: Any) -> pa.Table:
 
 
 def arrow_schema(frame: DataFrame) -> pa.Schema:
-    """Return a frame's schema in types of Arrow, with times in UTC, which Spark 4.2 wants to be told."""
+    """Return a frame's schema in Arrow's types.
+
+    Times are in UTC, which Spark 4.2 wants to be told.
+    """
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
 
     zone: dict[str, Any] = (
@@ -64,7 +82,10 @@ def arrow_schema(frame: DataFrame) -> pa.Schema:
 
 
 def make_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
-    """Return the rows of a table that the driver holds. Spark takes tables of Arrow from 4.0 on."""
+    """Return the driver's table as a frame.
+
+    Spark takes tables of Arrow from 4.0 on.
+    """
     if not is_old():
         return spark.createDataFrame(table)
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
@@ -74,7 +95,10 @@ def make_frame(spark: SparkSession, table: pa.Table) -> DataFrame:
 
 
 def try_cast(column: Column, kind: str | T.DataType) -> Column:
-    """Return the column as another type, NULL where that cannot be. `Column.try_cast` came with 4.0."""
+    """Return the column as another type, else NULL.
+
+    `Column.try_cast` came with 4.0.
+    """
     if not is_old():
         return column.try_cast(kind)
     from pyspark.sql import functions as F  # noqa: PLC0415
@@ -88,7 +112,10 @@ def try_cast(column: Column, kind: str | T.DataType) -> Column:
 
 
 def add_columns(frame: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
-    """Return the frame with more columns; `withColumns` by Connect takes no empty set of them."""
+    """Return the frame with more columns, perhaps none.
+
+    `withColumns` by Connect takes no empty set of them.
+    """
     return frame.withColumns(dict(columns)) if columns else frame
 
 
@@ -96,7 +123,7 @@ def add_columns(frame: DataFrame, columns: Mapping[str, Column]) -> DataFrame:
 
 
 def read_setting(spark: SparkSession, key: str, default: str | None = None) -> str | None:
-    """Return a setting; the default where it is unset, or where the platform hides it."""
+    """Return a setting; the default if unset or hidden."""
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
     try:
@@ -106,7 +133,7 @@ def read_setting(spark: SparkSession, key: str, default: str | None = None) -> s
 
 
 def change_setting(spark: SparkSession, key: str, value: str) -> None:
-    """Set a setting of the session, if the platform lets it."""
+    """Change a session's setting, if the platform allows it."""
     from pyspark.errors import PySparkException  # noqa: PLC0415
 
     with suppress(PySparkException):
@@ -114,7 +141,10 @@ def change_setting(spark: SparkSession, key: str, value: str) -> None:
 
 
 def count_shuffle_tasks(spark: SparkSession) -> int:
-    """Return the number of tasks of a shuffle; 0 where the platform chooses it, as `auto` says."""
+    """Return a shuffle's number of tasks; 0: automatic.
+
+    Then the platform chooses it, as `auto` says.
+    """
     text = read_setting(spark, "spark.sql.shuffle.partitions") or ""
     return int(text) if text.isdecimal() else 0
 
@@ -123,10 +153,10 @@ def count_shuffle_tasks(spark: SparkSession) -> int:
 
 
 def send_to_tasks(frame: DataFrame, tasks: int, task: Column) -> DataFrame:
-    """Send each row to the partition of its number, below `tasks`.
+    """Send each row to its number's partition, below `tasks`.
 
     `repartitionById` came with Spark 4.1. Before, and where a server lacks it, each number is replaced by
-    one that Spark's hash sends to that partition.
+    one which Spark's hash sends to that partition.
     """
     from pyspark.sql import functions as F  # noqa: PLC0415
 
@@ -137,7 +167,7 @@ def send_to_tasks(frame: DataFrame, tasks: int, task: Column) -> DataFrame:
 
 
 def find_partition_keys(tasks: int) -> list[int]:
-    """Return for each partition a number that Spark's hash sends there."""
+    """Return for each partition a number which hashes there."""
     keys, start = np.full(tasks, -1), 0
     while (keys < 0).any():
         numbers = np.arange(start, start + 16 * tasks + 64)
@@ -149,7 +179,10 @@ def find_partition_keys(tasks: int) -> list[int]:
 
 
 def _hash_numbers(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-    """Return Spark's hash of 32-bit numbers: Murmur3 by Austin Appleby, seed 42."""
+    """Return Spark's hash of 32-bit numbers.
+
+    It is Murmur3 by Austin Appleby, seed 42.
+    """
     with np.errstate(over="ignore"):
         k = numbers.astype(np.uint32) * np.uint32(0xCC9E2D51)
         k = ((k << np.uint32(15)) | (k >> np.uint32(17))) * np.uint32(0x1B873593)

@@ -1,1 +1,1 @@
-"""SQL on the results: the guard of queries, the engine without Java, and queries of the product itself."""
+"""SQL on the results: guard, engine without Java, prepared queries."""

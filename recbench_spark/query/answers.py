@@ -1,4 +1,4 @@
-"""SQL queries that steps of a night run on its warehouse, by the fastest engine."""
+"""SQL queries of a night's steps, by the fastest engine."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.sql_quotes import quote_sql
 
 Ask = Callable[[str], pd.DataFrame]
-"""Returns the rows of a query."""
+"""Returns a query's rows."""
 
 
 def make_query_runner(store: FileTables) -> Ask:
-    """Return a function from SQL to rows, which runs in this process if possible, else in Spark.
+    """Return a function from SQL to rows.
 
-    Without Spark it raises FallbackToSpark where only Spark reads a table.
+    It runs in this process if possible, else in Spark. Without Spark it raises FallbackToSpark where only
+    Spark reads a table.
     """
 
     @cache
@@ -39,7 +40,7 @@ def make_query_runner(store: FileTables) -> Ask:
             if store.spark is None:
                 raise
             return run_by_spark(sql)
-        # Dates and times have the types that Spark returns.
+        # Dates and times have the same types as from Spark.
         frame: pd.DataFrame = table.to_pandas(date_as_object=True, timestamp_as_object=False)
         return frame
 
@@ -47,7 +48,7 @@ def make_query_runner(store: FileTables) -> Ask:
 
 
 def list_texts(texts: Iterable[str]) -> str:
-    """Return literals of SQL with commas between them; NULL for none.
+    """Return SQL literals with commas between; NULL for none.
 
     >>> list_texts(["a", "b's"])
     "'a', 'b''s'"

@@ -1,4 +1,4 @@
-"""Commands that jobs print, for a person to paste."""
+"""Commands printed by jobs, for a person to paste."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def query_command(root: str, sql: str) -> str:
-    """Return the command that asks a warehouse, as a person types it.
+    """Return the command for a query, as people type it.
 
     Args:
         root: the warehouse.
@@ -19,19 +19,25 @@ def query_command(root: str, sql: str) -> str:
 
 
 def command_line(name: str, *words: str) -> str:
-    """Return the command that starts a job with these words, as a person types it."""
+    """Return the command for a job, as people type it."""
     return shorten_command(command_anywhere(name, *words))
 
 
 def command_anywhere(name: str, *words: str) -> str:
-    """Return the command that starts a job with these words, in any folder and with any PATH."""
+    """Return the command for a job from anywhere.
+
+    It works in any folder and with any PATH.
+    """
     script = _find_script()
     start = [str(script)] if script.exists() else [sys.executable, "-m", "recbench_spark"]
     return shlex.join([*start, name, *words])
 
 
 def shorten_command(command: str) -> str:
-    """Return a command as a person types it here: `recbench` where PATH finds it, else from this folder."""
+    """Return a command as people type it here.
+
+    It begins with `recbench` if PATH has it, else with a path from this folder.
+    """
     script = _find_script()
     if shutil.which("recbench") == str(script):
         return command.replace(shlex.quote(str(script)), "recbench", 1)
@@ -39,5 +45,5 @@ def shorten_command(command: str) -> str:
 
 
 def _find_script() -> Path:
-    """Return where the command `recbench` of this Python is, if it is installed."""
+    """Return this Python's path of `recbench`, installed or not."""
     return Path(sys.executable).with_name("recbench")

@@ -1,7 +1,7 @@
-"""Export a warehouse to one DuckDB file, for SQL shells, notebooks and BI tools; without Java.
+"""Export of a warehouse to one DuckDB file, without Java.
 
-The file holds every table with its comments, and every view as SQL over these tables. It is a copy: later
-nights are not in it.
+It is for SQL shells, notebooks and BI tools. The file holds every table with its comments, and every view
+as SQL over these tables. It is a copy: later nights are not in it.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ SETTINGS = {
     "autoload_known_extensions": "false",
     "storage_compatibility_version": "v1.2.0",
 }
-"""Settings of the connection that writes. Nothing is fetched from the network. Shells and tools with a
-DuckDB from 1.2 on read the file, not only those as new as the writer."""
+"""Settings of the writing connection. Nothing is fetched from the network. Shells and tools with a DuckDB
+from 1.2 on read the file, not only those as new as the writer."""
 
 LOG_FILE = ".wal"
-"""End of the log of changes that belongs to a file: with another file DuckDB refuses both."""
+"""Ending of a file's change log: beside another file, DuckDB refuses both."""
 
 SIDE_FILES = (LOG_FILE, ".tmp")
-"""Ends of what DuckDB keeps beside a file while it is open, and leaves there after an error."""
+"""Ends of names for what DuckDB keeps beside an open file, and leaves there after an error."""
 
 
 @dataclass(frozen=True)
 class Export:
-    """Content of an exported file.
+    """Counts of an exported file's content.
 
     Attributes:
-        rows: rows of each table that has some.
+        rows: rows of each table with any.
         tables: all tables, also empty ones.
         views: all views.
         size: bytes of the file.
@@ -61,21 +61,21 @@ class Export:
 
 
 def export_warehouse(store: ArrowStore, target: Path, *, replace: bool = False) -> Export:
-    """Write all tables and views to a DuckDB file, which appears whole or not at all.
+    """Write all tables and views to a DuckDB file.
 
-    Rows stream from Delta's files. A run becomes visible by its row in `runs`, so that table is read first:
-    whatever a later night adds meanwhile belongs to no run of the file.
+    It appears whole or not at all. Rows stream from Delta's files. A run becomes visible by its row in
+    `runs`, so this table is read first: rows added by a later night meanwhile belong to no run in the file.
 
     Args:
         store: the warehouse.
         target: name of the file.
-        replace: whether an existing file is replaced; it is replaced in one step.
+        replace: replace an existing file, in one step.
 
     Raises:
         ConfigError: the file is there already, or is a folder.
         StoreError: it cannot be written, or a file of the warehouse cannot be read.
         DataError: DuckDB does not take the rows of a table.
-        FallbackToSpark: a table that `deltalake` does not read.
+        FallbackToSpark: `deltalake` does not read a table.
     """
     _refuse_existing(target, replace)
     rows: dict[str, int] = {}
@@ -84,7 +84,7 @@ def export_warehouse(store: ArrowStore, target: Path, *, replace: bool = False) 
         rows.update(_write_alone(store, path))
         if replace:
             # Just before the new file gets its name: a reader meanwhile opens the old file without the
-            # changes of the log. After it, the new file beside an old log would not open.
+            # log's changes. After it, the new file beside an old log would not open.
             remove_tree(target.with_name(target.name + LOG_FILE))
 
     try:
@@ -105,7 +105,7 @@ def _refuse_existing(target: Path, replace: bool) -> None:
 
 
 def _write_alone(store: ArrowStore, path: Path) -> dict[str, int]:
-    """Write the file and remove what DuckDB leaves beside it."""
+    """Write the file, and remove DuckDB's files beside it."""
     import duckdb  # noqa: PLC0415
 
     try:
@@ -118,7 +118,10 @@ def _write_alone(store: ArrowStore, path: Path) -> dict[str, int]:
 
 
 def _write_file(store: ArrowStore, path: Path) -> dict[str, int]:
-    """Write tables and views to a new file; return the rows of each table that has some."""
+    """Write tables and views to a file; count rows.
+
+    Empty tables are not counted.
+    """
     import duckdb  # noqa: PLC0415
 
     rows = {}
@@ -133,11 +136,14 @@ def _write_file(store: ArrowStore, path: Path) -> dict[str, int]:
 
 
 def _copy_table(connection: duckdb.DuckDBPyConnection, store: ArrowStore, table: Table) -> int:
-    """Copy a table with its comments; return its number of rows. One that does not exist is empty."""
+    """Copy a table with its comments; return its row count.
+
+    A missing table is empty.
+    """
     exists = store.exists(table.name)
     source = store.dataset(table) if exists else table.arrow_schema.empty_table()
     connection.register("source", source)
-    # Each result is fetched to its end: an open one keeps the connection.
+    # Each result is read to its end: an open one blocks the connection.
     connection.execute(f"CREATE TABLE {table.name} AS SELECT * FROM source").fetchall()
     connection.unregister("source")
     connection.execute(f"COMMENT ON TABLE {table.name} IS {quote_sql(table.comment)}")

@@ -1,7 +1,7 @@
-"""Queries of the results in this process: DuckDB over the tables that `deltalake` reads.
+"""Queries of the results by DuckDB, in this process.
 
-DuckDB can access only these tables: no file, no network, no extension, no variable of this process, and no
-setting can be changed. A query is one SELECT.
+DuckDB can access only tables read by `deltalake`: no file, no network, no extension, no variable of
+this process, and no setting can be changed. A query is one SELECT.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
 
 
 MAX_LOCAL_ROWS = 20_000_000
-"""Largest number of rows of all tables of a query that runs here; DuckDB reads only the columns it
-needs."""
+"""Most rows in all tables of a query here; DuckDB reads only the columns it needs."""
 
 SETTINGS = {
     "enable_external_access": "false",
@@ -41,22 +40,22 @@ SETTINGS = {
     # Spark's order: NULL is smaller than anything.
     "default_null_order": "nulls_first_on_asc_last_on_desc",
 }
-"""Permissions of a connection, and its order of NULL."""
+"""A connection's permissions, and its order of NULL."""
 
 HINT = "write one SELECT over the tables and views that --list names"
 
 SPARK_ONLY = ("GET_JSON_OBJECT", "ARRAY()")
-"""Parts of the stored SQL files that DuckDB reads in another way, or not at all."""
+"""Parts of the stored SQL files that DuckDB reads otherwise, or not at all."""
 
 TRANSLATIONS = (
-    # Lists begin at 0 in Spark and at 1 in DuckDB, and so do the places.
+    # Lists, and their places, begin at 0 in Spark and at 1 in DuckDB.
     (
         re.compile(r"LATERAL VIEW POSEXPLODE\((\w+)\) (\w+) AS (\w+), (\w+)"),
         r", LATERAL (SELECT UNNEST(\1) AS \4, UNNEST(RANGE(1, LEN(\1) + 1)) AS \3) AS \2",
     ),
     (re.compile(r"\bPERCENTILE\("), "QUANTILE_CONT("),
 )
-"""Parts of the stored SQL files in Spark's words, and in those of DuckDB."""
+"""Parts of the stored SQL files in Spark's words, and in DuckDB's."""
 
 INEXACT_QUESTIONS = frozenset(
     ("do_few_users_lead_the_mean", "how_hard_is_each_split", "how_much_is_the_protocols_doing")
@@ -73,19 +72,22 @@ REFUSED_FUNCTIONS = frozenset(
         *("arrow_scan", "pandas_scan", "current_setting", "getenv", "nextval", "currval"),
     )
 )
-"""Functions that run SQL, read addresses of memory, or reveal facts of the process."""
+"""Functions that run SQL, read addresses in memory, or reveal facts of the process."""
 
 
 def is_portable(name: str, sql: str) -> bool:
-    """Return True if a named query has the same rows in the same order here: `tests/jobs/test_query.py`."""
+    """Check whether a named query returns the same rows here.
+
+    Their order is the same, too: `tests/jobs/test_query.py`.
+    """
     return name not in INEXACT_QUESTIONS and not any(words in sql for words in SPARK_ONLY)
 
 
 def translate_question(name: str, sql: str) -> str:
-    """Return the SQL of a stored file in the words of DuckDB.
+    """Return a stored file's SQL in DuckDB's words.
 
     Raises:
-        ConfigError: it needs a function that DuckDB does not have.
+        ConfigError: it needs a function which DuckDB does not have.
     """
     missing = next((words for words in SPARK_ONLY if words in sql), None)
     if missing:
@@ -106,7 +108,7 @@ def run_query(store: ArrowStore, sql: str, limit: int | None = None) -> pa.Table
     Raises:
         ConfigError: no SQL, no SELECT, or one that reads something else.
         DataError: the query fails on these rows.
-        FallbackToSpark: a table that `deltalake` does not read, or more than MAX_LOCAL_ROWS rows.
+        FallbackToSpark: `deltalake` does not read a table, or there are more than MAX_LOCAL_ROWS rows.
     """
     import duckdb  # noqa: PLC0415
 
@@ -125,7 +127,10 @@ def run_query(store: ArrowStore, sql: str, limit: int | None = None) -> pa.Table
 
 @cache
 def _open_database() -> duckdb.DuckDBPyConnection:
-    """Open the empty database of this process; a query has a cursor, and its names end with it."""
+    """Open this process's empty database.
+
+    A query has a cursor, and its names end with it.
+    """
     import duckdb  # noqa: PLC0415
 
     database = duckdb.connect(":memory:", config=dict(SETTINGS))
@@ -134,7 +139,7 @@ def _open_database() -> duckdb.DuckDBPyConnection:
 
 
 def count_query_rows(store: ArrowStore, sql: str) -> int:
-    """Count the rows of a query; errors as in `run_query`."""
+    """Count a query's rows; errors as in `run_query`."""
     counted = f"SELECT COUNT(*) AS n FROM ({sql.strip().rstrip(';')}\n)"
     return int(run_query(store, counted).column("n")[0].as_py())
 
@@ -144,11 +149,13 @@ QUOTED_TEXT = re.compile(
     r"""|--[^\n]*|/\*.*?\*/|`((?:[^`]|``)*)`""",
     re.DOTALL,
 )
-"""Literals, names and comments of DuckDB's SQL, and names in backticks, which are Spark's."""
+"""Literals, names and comments in DuckDB's SQL, and Spark's names in backticks."""
 
 
 def replace_backticks(sql: str) -> str:
-    """Return SQL with double quotes around names that had backticks; literals and comments do not change.
+    """Replace backticks around names by double quotes.
+
+    Literals and comments do not change.
 
     >>> print(replace_backticks("SELECT `a b`, 'a `b`'"))
     SELECT "a b", 'a `b`'
@@ -166,7 +173,9 @@ def _first_line(error: Exception) -> str:
 
 
 def check_query(sql: str, names: Iterable[str]) -> None:
-    """Refuse SQL that is not one SELECT over known tables and views, by DuckDB's own parser.
+    """Refuse SQL other than one SELECT over known tables.
+
+    Views count as tables. DuckDB's own parser decides.
 
     Raises:
         ConfigError: no SQL, no query, or one that reads or runs something else.
@@ -193,7 +202,7 @@ def check_query(sql: str, names: Iterable[str]) -> None:
 
 
 def _walk_nodes(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield every object of a parsed statement."""
+    """Yield every object in a parsed statement."""
     waiting = [value]
     while waiting:
         one = waiting.pop()
@@ -203,7 +212,7 @@ def _walk_nodes(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def _list_ctes(node: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the queries that a node names (WITH)."""
+    """Return the queries named by a node (WITH)."""
     clause = node.get("cte_map")
     return list(clause["map"]) if clause else []
 
@@ -229,7 +238,10 @@ def _check_node(node: Mapping[str, Any], names: frozenset[str]) -> None:
 
 
 def _register_tables(connection: duckdb.DuckDBPyConnection, store: ArrowStore, sql: str) -> None:
-    """Register the tables and views that a query names, and those that these need."""
+    """Register the tables and views needed by a query.
+
+    Some need others.
+    """
     views = {name: replace_backticks(text) for name, text in view_files().items()}
     needed = _order_dependencies(sql, views)
     require_whole(store, filter(TABLES.__contains__, needed))
@@ -244,12 +256,13 @@ def _register_tables(connection: duckdb.DuckDBPyConnection, store: ArrowStore, s
 
 
 def require_whole(store: FileTables, names: Iterable[str]) -> None:
-    """Refuse tables that lack files, and `metrics` that is not there although models have been measured.
+    """Refuse tables without all files, and a lost `metrics`.
 
-    Of a catalog where Spark writes, only `metrics` is looked for.
+    `metrics` is lost if it is missing although models were measured. In a catalog where Spark writes, only
+    `metrics` is checked.
 
     Raises:
-        StoreError: a table lacks a file that its log names, or is not there.
+        StoreError: a table lacks a file named in its log, or is not there.
     """
     for name in names:
         if lost := store.list_lost_files(TABLES[name]):
@@ -260,17 +273,17 @@ def require_whole(store: FileTables, names: Iterable[str]) -> None:
 
 
 def find_tables(sql: str) -> list[str]:
-    """Return the names of the tables that a statement reads, directly or by its views."""
+    """Return the tables behind a statement and its views."""
     return [name for name in find_names(sql) if name in TABLES]
 
 
 def find_names(sql: str) -> list[str]:
-    """Return the names of the tables and views that a statement reads, those that others need first."""
+    """Return a statement's tables and views, needed ones first."""
     return _order_dependencies(sql, view_files())
 
 
 def _order_dependencies(sql: str, views: Mapping[str, str]) -> list[str]:
-    """Return names of tables and views in an order in which each comes after those that it needs."""
+    """Return tables and views, each behind those it needs."""
     names, graph = {*TABLES, *views}, dict[str, set[str]]()
     waiting = _find_names(sql, names)
     while waiting:
@@ -281,5 +294,8 @@ def _order_dependencies(sql: str, views: Mapping[str, str]) -> list[str]:
 
 
 def _find_names(sql: str, names: Iterable[str]) -> set[str]:
-    """Return the known names that appear anywhere in a text; a name too many does no harm."""
+    """Return the known names in a text.
+
+    A name too many does no harm.
+    """
     return {word.lower() for word in re.findall(r"\w+", sql)} & set(names)

@@ -1,8 +1,8 @@
-"""Guard of SQL queries: it accepts a query over the product's tables and views, by Spark's own parser.
+"""Guard of SQL: queries over the product's tables alone.
 
-A plan may hold only nodes of queries (no command, no change of a table, no script), only relations that are
-tables or views of this warehouse or names that the query defines, and only functions of Spark that compute
-from their arguments.
+Views count as tables; Spark's own parser reads the query. A plan may hold only nodes of queries (no
+command, no change of a table, no script). Its relations must be tables or views of this warehouse, or names
+defined in the query. Its functions must be Spark's, and compute from their arguments alone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ QUERY_NODES = frozenset(
         *("UnresolvedRelation", "UnresolvedTableValuedFunction"),
     )
 )
-"""Plan nodes of a query."""
+"""Plan nodes in a query."""
 
 REFUSED_FUNCTIONS = frozenset(
     (
@@ -63,13 +63,13 @@ TABLE_FUNCTIONS = frozenset(
         "collations",
     )
 )
-"""Functions that make a table and read none; Delta adds some that read any table by its path."""
+"""Functions that make a table and read none; Delta adds some which read any table by its path."""
 
 UNRESOLVED = ("ExpressionWithUnresolvedIdentifier", "NamedParameter", "PosParameter")
 """Expressions whose meaning is not in the text."""
 
 LEAVES = ("UnresolvedAttribute", "UnresolvedStar", "Literal")
-"""Expressions that hold only names and values; most expressions are of this kind."""
+"""Expressions with names and values alone; most expressions are of this kind."""
 
 VALUE_KINDS = {
     "plan": f"{CATALYST}plans.logical.LogicalPlan",
@@ -78,16 +78,16 @@ VALUE_KINDS = {
     "many": "scala.collection.Iterable",
     "one": "scala.Product",
 }
-"""Kinds of parts of a plan and their Java classes; the first class that fits counts."""
+"""Kinds of a plan's parts and their Java classes; the first fitting class counts."""
 
 HINT = "write one SELECT over the tables and views that --list names"
 
 
 def check_query(spark: SparkSession, sql: str, names: Iterable[str]) -> None:
-    """Refuse SQL that is not a query over known tables and views.
+    """Refuse SQL other than a query over known tables.
 
     Args:
-        spark: the session in which the query will run.
+        spark: the session for the query.
         sql: one statement.
         names: names of tables and views, which are temporary views of the session.
 
@@ -97,7 +97,7 @@ def check_query(spark: SparkSession, sql: str, names: Iterable[str]) -> None:
     require_classic(
         spark, "a query of your own by Spark", "recbench query --engine local reads the same tables"
     )
-    if "${" in sql:  # Spark would insert settings and environment variables there before it parses
+    if "${" in sql:  # Spark would put settings and environment variables there before parsing
         raise ConfigError("'${' is not allowed in SQL", "write the value itself")
     _PlanChecker(spark, names).check_plan(_parse_plan(spark, sql), frozenset())
 
@@ -113,7 +113,7 @@ def _parse_plan(spark: SparkSession, sql: str) -> Any:
 
 
 class _PlanChecker:
-    """Walks a parsed plan with all its expressions and subqueries."""
+    """Check of a parsed plan, with all expressions and subqueries."""
 
     def __init__(self, spark: SparkSession, names: Iterable[str]) -> None:
         self.gateway = find_gateway()
@@ -124,7 +124,10 @@ class _PlanChecker:
         self.kinds: dict[str, str] = {}
 
     def check_plan(self, node: Any, query_names: frozenset[str]) -> None:
-        """Check a node of a plan; `query_names`: names that the queries around it define (WITH)."""
+        """Check a node of a plan.
+
+        `query_names`: names defined by the queries around it (WITH).
+        """
         kind = _node_kind(node)
         if kind not in QUERY_NODES:
             raise ConfigError(
@@ -172,7 +175,7 @@ class _PlanChecker:
             self._check_children(node, query_names)
 
     def _check_children(self, node: Any, query_names: frozenset[str]) -> None:
-        """Check all parts of a node, in lists, pairs and maps too."""
+        """Check a node's parts, also in lists and maps."""
         values = node.iterator() if self._value_kind(node) == "many" else node.productIterator()
         for value in _exhaust(values):  # an iterator of Scala 2.12 (Spark 3.5) has no iterator() itself
             sort = self._value_kind(value) if is_java(value) else ""
@@ -184,7 +187,7 @@ class _PlanChecker:
                 self._check_children(value, query_names)
 
     def _value_kind(self, value: Any) -> str:
-        """Return the kind of a value by its class; Java is called once for each class."""
+        """Return a value's kind; ask Java once for each class."""
         name = str(value.getClass().getName())
         if name not in self.kinds:
             kinds = (sort for sort, java in VALUE_KINDS.items() if is_java_class(self.gateway, value, java))
@@ -193,7 +196,10 @@ class _PlanChecker:
 
 
 def _node_kind(node: Any) -> str:
-    """Return the last name of a node's class; empty if it is not a class of Spark's parser."""
+    """Return the last part of a node's class name.
+
+    It is empty for a class outside Spark's parser.
+    """
     name = str(node.getClass().getName())
     is_parser = name.startswith(
         tuple(CATALYST + part for part in ("plans.logical.", "analysis.", "expressions."))

@@ -1,1 +1,1 @@
-"""Runtime of a job: Spark's session, Java, the journal of progress, and kernels compiled in advance."""
+"""Runtime of a job: Spark's session, Java, journal, failures."""

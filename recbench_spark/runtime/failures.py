@@ -1,4 +1,7 @@
-"""Messages for the errors that end jobs and models of a night; a trace goes to a file, never to a user."""
+"""Messages for errors that end jobs or models.
+
+A trace goes to a file, never to a user.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,10 @@ POOL_BROKEN = (
 
 
 def describe_error(error: BaseException) -> str:
-    """Return one sentence about an error and, for most errors, a hint on a second line."""
+    """Describe an error in one sentence, mostly with a hint.
+
+    The hint is on a second line.
+    """
     error = explain(error)
     if isinstance(error, RecbenchError):
         return str(error)
@@ -51,7 +57,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def _describe_system_error(error: BaseException) -> str:
-    """Return a message for errors of memory or files and for `sys.exit`; empty for other errors."""
+    """Describe errors of memory, files or `sys.exit`; empty: others."""
     if isinstance(error, MemoryError):
         return "out of memory\n  hint: use smaller batches or tables, or a larger machine"
     if _is_pool_broken(error):
@@ -66,21 +72,24 @@ def _describe_system_error(error: BaseException) -> str:
 
 
 def _is_pool_broken(error: BaseException) -> bool:
-    """Return whether a process of a pool has ended while it was at work."""
+    """Check whether a pool's process has ended during its work."""
     pools = sys.modules.get("concurrent.futures.process")  # it is loaded where a pool is used
     return pools is not None and isinstance(error, pools.BrokenProcessPool)
 
 
 def _system_message(error: OSError) -> str:
-    """Return the system's message; libraries written in Rust give its number in their text only."""
+    """Return the system's message for an error.
+
+    Libraries written in Rust give only its number, in their text.
+    """
     number = re.search(r"\(os error (\d+)\)", str(error))
     return error.strerror or (os.strerror(int(number[1])) if number else "")
 
 
 def describe_with_trace(error: BaseException) -> str:
-    """Return `describe_error`; for an unexpected error, name a file with its trace too.
+    """Describe an error; an unexpected one also names its trace.
 
-    An error of one model does not end a job, so that nobody can read its trace with --debug.
+    A model's error does not end a job, so nobody can read its trace with --debug.
     """
     words = describe_error(error)
     if isinstance(error, (RecbenchError, *spark_errors())) or words.startswith(INTERNAL_PREFIX):
@@ -90,9 +99,10 @@ def describe_with_trace(error: BaseException) -> str:
 
 
 def is_java_gone(error: BaseException) -> bool:
-    """Return whether Spark's Java process has ended: errors after that have misleading messages.
+    """Check whether Spark's Java process has ended.
 
-    Where spark-submit started the process, a broken connection is the only sign of it.
+    Errors after that have misleading messages. Where spark-submit started the process, a broken connection
+    is the only sign.
     """
     if "pyspark" not in sys.modules:
         return False
@@ -111,19 +121,22 @@ def is_java_gone(error: BaseException) -> bool:
         return broken and gateway is not None
     if broken or (isinstance(error, Py4JError) and not isinstance(error, Py4JJavaError)):
         with suppress(subprocess.TimeoutExpired):
-            java.wait(1)  # its connection is gone a moment before it is
+            java.wait(1)  # the connection goes a moment before Java does
     return java.poll() is not None
 
 
 def has_java() -> bool:
-    """Return whether this process has, or had, a Java process of its own."""
+    """Check whether this process has, or had, its own Java."""
     from recbench_spark.engine.sessions import find_gateway  # noqa: PLC0415
 
     return find_gateway() is not None
 
 
 def spark_errors() -> tuple[type[Exception], ...]:
-    """Return the error classes of Spark; empty where Spark is not loaded, as in a kernel benchmark."""
+    """Return Spark's error classes; empty: Spark is not loaded.
+
+    A benchmark of kernels does not load it.
+    """
     if "pyspark" not in sys.modules:
         return ()
     from pyspark.errors import PySparkException  # noqa: PLC0415
@@ -134,11 +147,14 @@ def spark_errors() -> tuple[type[Exception], ...]:
 
 
 INTERNAL_PREFIX = "internal error: "
-"""Start of the message of an unforeseen error."""
+"""Start of an unforeseen error's message."""
 
 
 def _describe_internal(error: BaseException) -> str:
-    """Return the message of an unforeseen error; its trace is in a file, for whoever fixes it."""
+    """Describe an unforeseen error, and write its trace.
+
+    The file is for whoever fixes the error.
+    """
     message = f"{INTERNAL_PREFIX}{' '.join(f'{type(error).__name__}: {error}'.split())[:300]}"
     place = write_trace(error)
     with_trace = "the trace above" if place is None else f"its trace, {place}"
@@ -146,9 +162,9 @@ def _describe_internal(error: BaseException) -> str:
 
 
 def write_trace(error: BaseException) -> str | None:
-    """Write the trace of an error to a new file and return its name.
+    """Write an error's trace to a file; return its name.
 
-    A disk may be full: the trace goes to standard error then, and None is returned.
+    On a full disk the trace goes to standard error, and None is returned.
     """
     trace = "".join(traceback.format_exception(error))
     try:

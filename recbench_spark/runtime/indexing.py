@@ -11,18 +11,20 @@ from recbench_spark.runtime.session import cache_frame
 
 
 def add_dense_index(frame: DataFrame, order: Column, name: str) -> DataFrame:
-    """Add a column with 0, 1, 2 ... in the given order, without moving all rows into one partition.
+    """Add a column with 0, 1, 2 ... in the given order.
 
-    The rows are sorted by range, so partition p holds smaller keys than p + 1.
+    Rows stay spread over partitions: they are sorted by range, so partition p holds smaller keys than p +
+    1.
     """
     return add_row_index(frame.orderBy(order), name)
 
 
 def add_row_index(frame: DataFrame, name: str) -> DataFrame:
-    """Add a column with 0, 1, 2 ... in the present order of the rows, such as the lines of a file.
+    """Add a column with 0, 1, 2 ... in present order.
 
-    The number of a row is its place in its partition plus the number of rows in the partitions before. The
-    driver collects one count per partition. The rows are cached while they are counted.
+    Rows may be the lines of a file. A row's number is its place in its partition plus all rows in the
+    partitions before. The driver collects one count per partition. The rows are cached while they are
+    counted.
     """
     sorted_rows = cache_frame(frame.withColumn("_place", F.monotonically_increasing_id()))
     partition = F.shiftright(F.col("_place"), 33).alias("_partition")

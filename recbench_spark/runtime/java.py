@@ -1,8 +1,8 @@
-"""Start Java without noise, and without a search for jars that are known already.
+"""Start Java without noise, and without searching known jars.
 
-Only for jobs that are started with bare Python on one machine: under spark-submit, or on a cluster, Spark
-does everything itself. The known jars are in the user's cache folder; if they do not exist any more, Spark
-searches for the jars as before.
+This is only for jobs under bare Python on one machine: under spark-submit, or on a cluster, Spark does
+everything itself. The user's cache folder knows the jars; if they are gone, Spark searches for them as
+before.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from recbench_spark.storage.publish import replace_text
 
 PACKAGES, EXCLUDES, JARS = "spark.jars.packages", "spark.jars.excludes", "spark.jars"
 NOISE = (b"netlib-blas: JNI_OnLoad", b"netlib-lapack: JNI_OnLoad")
-"""Lines of a library that searches for a faster one of the system, and continues without it."""
+"""Lines of a library which searches the system for a faster one, and continues without it."""
 OWN_JARS = (JARS, "spark.driver.extraClassPath", "spark.jars.ivy", "spark.jars.ivySettings")
-"""Settings by which a properties file itself says where jars come from."""
+"""Settings by which a properties file itself names the source of jars."""
 
 
 @contextmanager
 def start_quietly() -> Iterator[None]:
-    """Start the Java process of the session that is built inside; show its messages only if that fails.
+    """Start the Java process of the session built inside.
+
+    Its messages appear only if that fails.
 
     Raises:
         PySparkRuntimeError: it did not start.
@@ -52,7 +54,10 @@ def start_quietly() -> Iterator[None]:
 
 
 def _launch(write_end: int) -> Any:
-    """Return the gateway to a new Java process, whose standard error is a pipe that only it holds."""
+    """Return the gateway to a new Java process.
+
+    Its standard error is a pipe that only Java holds.
+    """
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
 
     try:
@@ -62,7 +67,10 @@ def _launch(write_end: int) -> Any:
 
 
 class JavaErrors:
-    """Lines that Java writes to its standard error: kept until it has started, printed from then on."""
+    """Java's lines on standard error: kept at first, printed later.
+
+    They are kept until Java has started.
+    """
 
     def __init__(self, stream: IO[bytes]) -> None:
         self.stream, self.started = stream, threading.Event()
@@ -71,8 +79,8 @@ class JavaErrors:
         self.thread.start()
 
     def print_all(self) -> None:
-        """Print all lines that were kept and those that follow: Java or its session did not start."""
-        self.thread.join(timeout=1)  # if Java has ended, up to its last line
+        """Print all kept and later lines, after a failed start."""
+        self.thread.join(timeout=1)  # up to the last line, if Java has ended
         self.started.set()
         _write_stderr(b"".join(self.lines))
 
@@ -96,7 +104,10 @@ def _write_stderr(text: bytes) -> None:
 
 
 def read_known_jars(settings: Mapping[str, str]) -> list[str]:
-    """Return the jars of these packages if an earlier session has found them and they still exist."""
+    """Return known jars for these packages, if all still exist.
+
+    An earlier session has stored them.
+    """
     if PACKAGES not in settings or any(name in settings for name in OWN_JARS):
         return []
     try:
@@ -107,7 +118,12 @@ def read_known_jars(settings: Mapping[str, str]) -> list[str]:
 
 
 def write_known_jars(settings: Mapping[str, str], jars: str) -> None:
-    """Store the jars that Spark found for these settings: `spark.jars` of the session."""
+    """Store Spark's jars for these settings.
+
+    Args:
+        settings: settings with the packages.
+        jars: `spark.jars` of the session.
+    """
     paths = [jar.removeprefix("file://") for jar in jars.split(",") if jar]
     if PACKAGES not in settings or any(name in settings for name in OWN_JARS) or not paths:
         return
@@ -116,12 +132,12 @@ def write_known_jars(settings: Mapping[str, str], jars: str) -> None:
 
 
 def _cache_file(settings: Mapping[str, str]) -> Path:
-    """Return the file with the jars of these packages, for one version of Spark."""
+    """Return the file with these packages' jars, for one Spark."""
     parts = [settings[PACKAGES], settings.get(EXCLUDES, ""), spark_version]
     name = sha256(json.dumps(parts).encode()).hexdigest()[:16]
     return cache_folder() / f"jars-{name}.json"
 
 
 def cache_folder() -> Path:
-    """Return the folder of the user's cache that is this package's."""
+    """Return this package's folder in the user's cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "recbench-spark")

@@ -1,8 +1,8 @@
-"""Archive of Java's classes: with it, a local session and its first queries start in seconds less.
+"""An archive of Java's classes, to start sessions faster.
 
-`tools/java_classes.py` writes it once (`make setup`), into the user's cache folder; it has some 200 MB.
-Java itself checks that its version and the class path are those of the archive, and goes on without it
-where they are not.
+A local session and its first queries start in seconds less. `tools/java_classes.py` writes the archive once
+(`make setup`) into the user's cache folder; it has some 200 MB. Java itself compares its version and the
+class path with the archive's, and goes on without it where they differ.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 from pyspark import __version__ as spark_version
 
 QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
-"""Without these Java prints to the job's output that an archive is not its own."""
+"""Without these Java prints to the job's output when an archive is not its own."""
 
 
 def archive_file(jars: Sequence[str], cache: Path) -> Path:
-    """Return the place of the archive for these jars, this Spark and this Java."""
+    """Return the archive's place for jars, Spark and Java."""
     home = os.environ.get("JAVA_HOME")
     java = Path(os.path.realpath(shutil.which("java", path=f"{home}/bin" if home else None) or "java"))
     changed = java.stat().st_mtime_ns if java.is_file() else 0
@@ -31,7 +31,10 @@ def archive_file(jars: Sequence[str], cache: Path) -> Path:
 
 
 def read_flags(jars: Sequence[str], cache: Path) -> tuple[str, ...]:
-    """Return the flags by which Java takes classes from their archive; none if there is no archive."""
+    """Return Java's flags to read classes from their archive.
+
+    There are none without an archive.
+    """
     file = archive_file(jars, cache)
     if not jars or not file.is_file():
         return ()
@@ -39,5 +42,5 @@ def read_flags(jars: Sequence[str], cache: Path) -> tuple[str, ...]:
 
 
 def write_flags(file: Path) -> tuple[str, ...]:
-    """Return the flags by which Java writes the classes that it has loaded to a file, when it ends."""
+    """Return Java's flags to write its classes at the end."""
     return (f"-XX:ArchiveClassesAtExit={shlex.quote(str(file))}", *QUIET)

@@ -1,4 +1,7 @@
-"""Progress of a job: lines for the person who watches, and JSON lines for the machine that reads logs."""
+"""Progress of a job, in lines for people and machines.
+
+A person watches the first; a machine reads the second, JSON lines, from a log.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,10 @@ if TYPE_CHECKING:
 
 
 class Journal:
-    """Prints one line per stage to standard error, and writes one JSON line per stage to a file.
+    """Writer of a job's progress, stage by stage.
 
-    Where standard error is a terminal, a bar at its foot shows the stage that lasts; logs get lines alone.
+    A stage is a line on standard error, and a JSON line in a file. Where standard error is a terminal, a
+    bar at its foot shows the running stage; logs get lines alone.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -37,7 +41,9 @@ class Journal:
         self.started = time.monotonic()
 
     def write_to(self, path: str | Path) -> None:
-        """Append JSON lines to this file from now on; an object of object storage is replaced by them.
+        """Append JSON lines to this file from now on.
+
+        In object storage they replace the object.
 
         Raises:
             StoreError: no file can be written there.
@@ -61,10 +67,10 @@ class Journal:
             raise StoreError(f"cannot write the log {path}: {_reason(error)}", hint) from None
 
     def write_beside(self, root: str, name: str) -> None:
-        """Write JSON lines to `logs/NAME.jsonl` of a warehouse, beside its tables.
+        """Write JSON lines to a warehouse's `logs/NAME.jsonl`.
 
-        An object cannot grow. So in object storage each job has an object of its own, whose name begins
-        with this one.
+        An object cannot grow. So in object storage each job has its own object, whose name begins with this
+        one.
 
         Raises:
             StoreError: as `write_to`.
@@ -73,20 +79,23 @@ class Journal:
         self.write_to(join_uri(root, "logs", f"{name}{own}.jsonl"))
 
     def write_log(self, store: FileTables, name: str, path: str | None = None) -> None:
-        """Write JSON lines to `path`, or else beside the tables of a warehouse that holds files."""
+        """Write JSON lines to `path`, else beside a warehouse's tables.
+
+        The second needs a warehouse of files.
+        """
         if path:
             self.write_to(path)
         elif store.is_file_storage:
             self.write_beside(store.root, name)
 
     def close(self) -> None:
-        """Write the lines that object storage does not have yet, and go on without a log."""
+        """Write the last lines to object storage; end the log."""
         if self.remote is not None:
             self._write_remote(self.remote)
         self.path = self.remote = None
 
     def say(self, text: str) -> None:
-        """Print a line for the person who watches, with the seconds since the start."""
+        """Print a line for people, with the seconds so far."""
         line = f"[{time.monotonic() - self.started:6.1f} s] {text}"
         if self.bar:
             self.bar.say(line)
@@ -94,12 +103,15 @@ class Journal:
             print(line, file=self.stream, flush=True)
 
     def count(self, word: str, n: int, total: int) -> None:
-        """Set the place of the present work in a longer one, such as night 2 of 30, for the bar."""
+        """Set the work's place among several, for the bar.
+
+        An example is night 2 of 30.
+        """
         if self.bar:
             self.bar.whole = (word, n, total)
 
     def record(self, stage: str, **facts: Any) -> None:
-        """Write a line for the machine."""
+        """Write a line for machines."""
         time_text = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = json.dumps({"time": time_text, "stage": stage, **facts}, default=str) + "\n"
         if self.remote is not None:
@@ -124,7 +136,10 @@ class Journal:
 
     @contextmanager
     def stage(self, stage: str, text: str, **facts: Any) -> Iterator[dict[str, Any]]:
-        """Print the start of a stage; record its seconds and the counts put into the yielded dict."""
+        """Print a stage's start; record its seconds and counts.
+
+        The block puts the counts into the yielded dict.
+        """
         self.say(text)
         counts: dict[str, Any] = {}
         started = time.monotonic()
@@ -144,7 +159,7 @@ class Journal:
 
 
 def _make_bar(stream: TextIO) -> TerminalBar | None:
-    """Return a bar where the stream is a terminal that can draw a line again."""
+    """Return a bar if a terminal can redraw a line."""
     if not stream.isatty() or os.environ.get("TERM", "dumb") == "dumb":
         return None
     from recbench_spark.runtime.terminal_bar import TerminalBar  # noqa: PLC0415 (rich; logs need none)
@@ -157,7 +172,7 @@ REMOTE_SECONDS = 10.0
 
 
 class _RemoteLines:
-    """Lines of a log in object storage, where an object is written whole.
+    """A log in object storage, written whole each time.
 
     Attributes:
         place: URI of the object.
@@ -171,11 +186,11 @@ class _RemoteLines:
         atexit.register(self._write_last)
 
     def is_due(self) -> bool:
-        """Return whether the last write is long enough ago."""
+        """Check whether the last write is long enough ago."""
         return time.monotonic() - self._written >= REMOTE_SECONDS
 
     def write(self) -> None:
-        """Write all lines. Raises StoreError where the storage does not answer, or refuses."""
+        """Write all lines; StoreError if the storage fails or refuses."""
         write_bytes(self.place, "".join(self.lines).encode())
         self._written, self._count = time.monotonic(), len(self.lines)
 

@@ -1,8 +1,8 @@
 """Spark sessions; they are built nowhere else.
 
 Under spark-submit all settings come from its flags and its properties file. A bare `recbench` uses
-`conf/spark/local.conf`, just as `spark-submit --properties-file` would: no master, memory or jar is set in
-code, since a value on the builder would override spark-submit's flags.
+`conf/spark/local.conf`, just as `spark-submit --properties-file` would: the code sets no master, memory or
+jar, since a value on the builder would override spark-submit's flags.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ from recbench_spark.runtime import java, java_classes
 BYTES_PER_BATCH, UNLIMITED_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch", str(2**31 - 1)
 
 TUNED_SETTINGS = {
-    # Partitions that a task writes side by side: with 0 it first sorts its rows by partition, although a
+    # Partitions written side by side by a task: with 0 it first sorts its rows by partition, although a
     # split or a run is one partition. With more than 4 partitions it sorts.
     "spark.sql.maxConcurrentOutputFileWriters": ("0", "4"),
-    # With any other value Spark computes the size of the whole batch again for every row that it adds: a
-    # fifth of a night's ranking. The number of rows (arrow.maxRecordsPerBatch) bounds the memory instead.
+    # With any other value Spark computes the whole batch's size again for every row it adds: a fifth of a
+    # night's ranking. The number of rows (arrow.maxRecordsPerBatch) bounds the memory instead.
     BYTES_PER_BATCH: ("67108864b", UNLIMITED_BYTES),
     # VACUUM lists a table in this number of tasks, however few folders it has: half a minute for none.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": ("10000", "64"),
 }
-"""Settings of a session that still have Spark's default: (default, new value)."""
+"""Settings to replace in a session if they have Spark's default: (default, new value)."""
 
 SMALL_JOB_SETTINGS = {
     # For some ten thousand rows, compiling a query to Java takes longer than interpreting it.
     "spark.sql.codegen.wholeStage": ("true", "false"),
     "spark.sql.codegen.factoryMode": ("FALLBACK", "NO_CODEGEN"),
-    # A stage that is planned again when the one before has ended costs one job.
+    # To plan a stage again after the one before costs one job.
     "spark.sql.adaptive.enabled": ("true", "false"),
     # Two cores run two tasks at once; more tasks are overhead. The 8 comes from conf/spark/local.conf.
     "spark.sql.shuffle.partitions": ("8", "2"),
@@ -66,11 +66,11 @@ SMALL_JOB_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=256m")
 JAVA_FLAGS = "spark.driver.extraJavaOptions"
 
 PROPERTIES = "RECBENCH_SPARK_PROPERTIES"
-"""Environment variable with another properties file for jobs started with bare python."""
+"""Environment variable with another properties file, for jobs under bare Python."""
 
 
 def local_properties() -> Path:
-    """Return the properties file for a session without spark-submit.
+    """Return the properties file for sessions without spark-submit.
 
     Raises:
         ConfigError: there is no such file.
@@ -90,13 +90,16 @@ LOOPBACK = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0
 
 
 def read_properties(properties: Path) -> dict[str, str]:
-    """Read the settings of Spark in a properties file."""
+    """Read Spark's settings from a properties file."""
     text = properties.read_text(encoding="utf-8")
     return dict(re.findall(r"^\s*(spark\.\S+?)(?:\s*[=:]\s*|\s+)(.*?)\s*$", text, re.MULTILINE))
 
 
 def choose_delta(settings: Mapping[str, str], version: str = "") -> dict[str, str]:
-    """Return the settings with a Spark's Delta, by default this one's, in place of that of conf/spark."""
+    """Return the settings with the right Delta for a Spark.
+
+    By default it is this Spark. conf/spark names another Delta.
+    """
     own = DELTA_JARS[name_version(version) if version else name_version()]
     named = DELTA_JARS[NEWEST]
     return {
@@ -105,23 +108,29 @@ def choose_delta(settings: Mapping[str, str], version: str = "") -> dict[str, st
 
 
 def is_local(settings: Mapping[str, str]) -> bool:
-    """Return whether driver and tasks are one process on this machine."""
+    """Check whether driver and tasks share one local process."""
     return settings.get("spark.master", "local").startswith("local")
 
 
 def jar_settings(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return settings that name the jars of packages, if they are known: Ivy takes seconds to find them."""
+    """Return settings for known jars of packages.
+
+    Ivy would take seconds to find them.
+    """
     jars = java.read_known_jars(settings)
     return {java.PACKAGES: "", "spark.driver.extraClassPath": os.pathsep.join(jars)} if jars else {}
 
 
 def read_class_flags(settings: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the flags of Java for the archive of the classes of these packages, if there is one."""
+    """Return Java's flags for these packages' class archive, if any."""
     return java_classes.read_flags(java.read_known_jars(settings), java.cache_folder())
 
 
 def submit_arguments(properties: Path, small: bool = False) -> str:
-    """Return the arguments for Java of a bare `recbench`; a local master uses this host only."""
+    """Return Java's arguments for a bare `recbench`.
+
+    A local master uses this host only.
+    """
     properties_set = read_properties(properties)
     chosen = choose_delta(properties_set)
     values: dict[str, str] = {}
@@ -142,10 +151,10 @@ def submit_arguments(properties: Path, small: bool = False) -> str:
 
 @contextmanager
 def _defer_signals() -> Iterator[None]:
-    """Keep a program's own handlers of Ctrl-C and SIGTERM, and call them once Java has started.
+    """Hold back Ctrl-C and SIGTERM until Java has started.
 
-    Spark's context replaces the handler of Ctrl-C; and a Java process whose start is interrupted never
-    ends.
+    A program's own handlers are called then. Spark's context replaces the handler of Ctrl-C; and a Java
+    process whose start is interrupted never ends.
     """
     has_handler = signal.getsignal(signal.SIGINT) not in (signal.default_int_handler, signal.SIG_IGN, None)
     if not has_handler or threading.current_thread() is not threading.main_thread():
@@ -164,11 +173,12 @@ def _defer_signals() -> Iterator[None]:
 
 
 def get_session(app_name: str = "recbench-spark", small: bool = False) -> SparkSession:
-    """Return the session of spark-submit or of the notebook, else a local one from the properties file.
+    """Return spark-submit's or the notebook's session, else a local one.
 
-    With a local master, workers use this Python interpreter: they would otherwise take `python3` from PATH,
-    which may lack this package. `small`: use settings for work of less than a minute, if the session is one
-    of bare Python on this machine, or of a Connect server with a local master.
+    The local one follows the properties file. With a local master, workers use this Python interpreter:
+    otherwise they would take `python3` from PATH, which may lack this package. `small`: use settings for
+    work of less than a minute, if the session is one of bare Python on this machine, or of a Connect server
+    with a local master.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -194,15 +204,15 @@ def get_session(app_name: str = "recbench-spark", small: bool = False) -> SparkS
 
 
 REMOTE = "SPARK_REMOTE"
-"""Spark's environment variable with the address of a server of Spark Connect: sc://HOST:PORT."""
+"""Spark's environment variable with a Connect server's address: sc://HOST:PORT."""
 
 
 def _open_session(app_name: str) -> SparkSession:
-    """Return the session of spark-submit, or of a server of Spark Connect."""
+    """Return the session of spark-submit or a Connect server."""
     require_server(os.environ.get(REMOTE, ""))
     try:
         return SparkSession.builder.appName(app_name).getOrCreate()
-    except ImportError as error:  # pyspark leaves the packages of its client to who asks for them
+    except ImportError as error:  # pyspark leaves its client's packages to the user
         why = str(error).partition("] ")[2] or str(error)
         raise ConfigError(
             f"no client of Spark Connect here: {why}", f"pip install 'pyspark[connect]~={name_version()}.0'"
@@ -210,7 +220,7 @@ def _open_session(app_name: str) -> SparkSession:
 
 
 def _require_java() -> None:
-    """Raise ConfigError where pyspark is a client of Spark Connect alone, and no server is named."""
+    """Raise ConfigError for a mere Connect client without a server."""
     if importlib.util.find_spec("py4j") is None:
         raise ConfigError(
             "the pyspark here is a client of Spark Connect, and no server is named",
@@ -219,7 +229,10 @@ def _require_java() -> None:
 
 
 def share_own_modules(spark: SparkSession) -> None:
-    """Send users' modules from beside a YAML file or the working folder to tasks, each once a session."""
+    """Send users' own modules to tasks, once a session.
+
+    They lie beside a YAML file or in the working folder.
+    """
     sent = list_sent_files(spark)
     for place in list_own_modules():
         if place.is_dir() and f"{place.name}.zip" not in sent:
@@ -229,14 +242,14 @@ def share_own_modules(spark: SparkSession) -> None:
 
 
 def replace_defaults(spark: SparkSession, settings: Mapping[str, tuple[str, str]]) -> None:
-    """Set new values for settings of a session that still have their default."""
+    """Set new values where a session has the default."""
     for key, (default, value) in settings.items():
         if read_setting(spark, key) == default:
             change_setting(spark, key, value)
 
 
 def _bare_session(app_name: str, small: bool) -> SparkSession:
-    """Return the session of a job that was started with bare Python."""
+    """Return the session for a job under bare Python."""
     arguments = os.environ.setdefault("PYSPARK_SUBMIT_ARGS", submit_arguments(local_properties(), small))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with _defer_signals(), java.start_quietly():
@@ -255,7 +268,7 @@ _cached_frames: list[list[DataFrame]] = []
 
 
 def cache_frame(frame: DataFrame) -> DataFrame:
-    """Return the frame, cached until the end of the `cache_scope` around it."""
+    """Return the frame, cached until `cache_scope` ends."""
     cached = frame.cache()
     if _cached_frames:
         _cached_frames[-1].append(cached)
@@ -264,7 +277,10 @@ def cache_frame(frame: DataFrame) -> DataFrame:
 
 @contextmanager
 def collect_cached() -> Iterator[list[DataFrame]]:
-    """Yield the list of frames that `cache_frame` caches inside this context; the caller releases them."""
+    """Yield the list of frames cached inside this context.
+
+    `cache_frame` fills it; the caller releases the frames.
+    """
     frames: list[DataFrame] = []
     _cached_frames.append(frames)
     try:
@@ -275,15 +291,14 @@ def collect_cached() -> Iterator[list[DataFrame]]:
 
 @contextmanager
 def cache_scope() -> Iterator[None]:
-    """Release frames of `cache_frame` at the end, and all other frames that nothing refers to any more.
+    """Release cached frames at the end, and all unused ones.
 
-    Spark reads a cached frame wherever an equal plan comes again, and takes two plans for equal that read
-    one Delta folder at different versions. So a frame that stays in the session can answer for other rows.
-
-    Spark holds a cached frame's plan, and with it the snapshots of all tables that it reads, until the
-    frame is released: a driver of 2 GB that ran 175 small nights one after the other spent its time on
-    garbage collection. The Java object of a frame stays as long as the Python object does, and those in a
-    reference cycle stay until Python collects old objects: with large libraries loaded, hardly ever.
+    Spark reads a cached frame wherever an equal plan comes again, and takes two plans for equal if they
+    read one Delta folder at different versions. So a frame left in the session can answer for other rows.
+    Until a frame is released, Spark holds its plan, and with it the snapshots of all tables it reads: a
+    driver of 2 GB after 175 small nights, one after the other, spent its time on garbage collection. A
+    frame's Java object stays as long as the Python object does, and one in a reference cycle stays until
+    Python collects old objects: with large libraries loaded, hardly ever.
     """
     with collect_cached() as frames:
         try:

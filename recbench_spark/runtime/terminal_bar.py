@@ -1,4 +1,7 @@
-"""A bar at the foot of a terminal that is drawn anew while a stage lasts, by rich; logs never get it."""
+"""A bar at a terminal's foot while a stage lasts.
+
+rich draws it again and again; logs never get it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,9 @@ GONE = (OSError, ValueError)
 
 
 class TerminalBar:
-    """Draws one line: the night of several, the share of the stage if it is known, its text and its time.
+    """One line about the running stage, redrawn in place.
+
+    It shows the night among several, the stage's share if known, its text and its time.
 
     Attributes:
         whole: a word, the place and the total of a longer work, such as ("night", 2, 30).
@@ -39,7 +44,7 @@ class TerminalBar:
             self._progress.start()
 
     def move(self, done: int, total: int) -> None:
-        """Set the share of the stage that is done."""
+        """Set the finished share of the stage."""
         if self._progress is not None:
             for task in self._progress.task_ids:
                 self._progress.update(task, completed=min(done, total), total=total or None)

@@ -1,7 +1,7 @@
 """Schemas of all tables: columns with comments, keys, layouts.
 
 `user_id` and `item_id` are the original ids, as text, in every table; `item_index` and `user_index` are
-dense positions that have a meaning only inside one `split_id`.
+dense positions with a meaning only inside one `split_id`.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Storage: the warehouse, Delta files, shared arrays, and files that runs publish in one atomic step."""
+"""Storage: the warehouse, Delta files, shared arrays, atomic publishing."""

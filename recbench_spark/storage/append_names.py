@@ -1,7 +1,7 @@
-"""Names of appends (Delta's transaction identifiers) in tables of object storage, read once a process.
+"""Names of appends in object storage, read once a process.
 
-`deltalake` reads the whole log again for each name. A commit never changes, so this module reads each one
-once, and the last checkpoint for those before it.
+They are Delta's transaction identifiers. `deltalake` reads the whole log again for each name. A commit
+never changes, so this module reads each one once, and the last checkpoint for those before it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,19 @@ if TYPE_CHECKING:
 
 
 def find_append(table: DeltaTable, place: str, name: str) -> int | None:
-    """Return the number that the log of an open table has for the name of an append; None: it has none.
+    """Return the log's number for an append's name; None: none.
+
+    Args:
+        table: the open table.
+        place: its folder or URI.
+        name: name of the append.
 
     Raises:
         StoreError: an object storage does not answer, or refuses.
     """
     if not is_object_storage(place):
         return table.transaction_version(name)
-    # A table that was removed and made again has another id.
+    # A table removed and made again has another id.
     key = (os.getpid(), arrow_uri(place), str(table.metadata().id))
     with _lock:
         known = _known.setdefault(key, _KnownNames(place))
@@ -45,7 +50,10 @@ class _KnownNames:
         self.numbers: dict[str, int] = {}
 
     def read(self, version: int) -> dict[str, int] | None:
-        """Return the number of each name in a version, as a copy; None where `deltalake` must look."""
+        """Return each name's number in a version, as a copy.
+
+        None: `deltalake` must look.
+        """
         with self.lock:
             if version < self.version or not (self.version >= 0 or self._read_checkpoint(version)):
                 return None
@@ -65,7 +73,10 @@ class _KnownNames:
                 self.numbers[action["txn"]["appId"]] = action["txn"]["version"]
 
     def _read_checkpoint(self, version: int) -> bool:
-        """Read the names of the last checkpoint, if there is one; False where its form is unknown."""
+        """Read the last checkpoint's names; False: an unknown form.
+
+        A log without a checkpoint has nothing to read, and is fine.
+        """
         pointer = json.loads(read_bytes(f"{self.log}/_last_checkpoint") or b"{}")
         last = pointer.get("version")
         if last is None:
@@ -74,7 +85,7 @@ class _KnownNames:
             return False
         with open_parquet(f"{self.log}/{last:020}.checkpoint.parquet") as file:
             if "txn" in file.schema_arrow.names:
-                # Most rows of a checkpoint are files, without a name.
+                # Most rows in a checkpoint are files, without a name.
                 for action in file.read(["txn"]).column("txn").drop_null().to_pylist():
                     self.numbers[action["appId"]] = action["version"]
         self.version = last

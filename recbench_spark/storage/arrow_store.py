@@ -1,8 +1,8 @@
-"""A warehouse in a local folder or an object storage, read and written without Java.
+"""A warehouse read and written without Java.
 
-It has the same tables as `store.Store`, with their comments, constraints and layout. Both may write at
-once, since appends of Delta do not conflict. It is meant for small results: appended rows are held in
-memory.
+It lies in a local folder or an object storage. It has the same tables as `store.Store`, with their
+comments, constraints and layout. Both may write at once, since Delta's appends do not conflict. It is meant
+for small results: memory holds the rows to append.
 """
 
 from __future__ import annotations
@@ -33,27 +33,40 @@ if TYPE_CHECKING:
 
 
 def is_local_folder(root: str) -> bool:
-    """Return whether a warehouse is a folder of this machine."""
+    """Check whether a warehouse is a folder of this machine."""
     return not (is_catalog_schema(root) or "://" in root)
 
 
 def needs_no_java(root: str) -> bool:
-    """Return whether a warehouse can be read and written without Java: a folder, or object storage."""
+    """Check whether a warehouse works without Java.
+
+    Folders and object storage do.
+    """
     return is_local_folder(root) or is_object_storage(root)
 
 
 def may_have_files(root: str) -> bool:
-    """Return whether tasks may write files into a warehouse; of Spark's own catalog a session knows."""
+    """Check whether tasks may write files into a warehouse.
+
+    Only a session knows this for Spark's own catalog.
+    """
     return needs_no_java(root) or may_have_folder(root)
 
 
 def is_made(root: str) -> bool:
-    """Return whether a warehouse that needs no Java is there; an object storage always is."""
+    """Check whether a warehouse without Java exists.
+
+    An object storage always does.
+    """
     return is_object_storage(root) or (is_local_folder(root) and Path(root).is_dir())
 
 
 def require_session(store: FileTables, why: str) -> Store:
-    """Return a warehouse that has a session of Spark; `why`: what needs one, in words.
+    """Return a warehouse with a session of Spark.
+
+    Args:
+        store: the warehouse.
+        why: the work to do by a session, in words.
 
     Raises:
         FallbackToSpark: it has none.
@@ -64,11 +77,11 @@ def require_session(store: FileTables, why: str) -> Store:
 
 
 class ArrowStore(FileTables):
-    """Tables by name below one local folder, or one URI of an object storage.
+    """A warehouse without Spark, in one folder or URI.
 
     Attributes:
         root: path of the folder, or the URI.
-        workers: processes that run tasks.
+        workers: processes for tasks.
     """
 
     wait = 0.1  # an append takes some milliseconds
@@ -76,11 +89,11 @@ class ArrowStore(FileTables):
     def __init__(
         self, root: str, *, read_only: bool = False, any_version: bool = False, workers: int = 1
     ) -> None:
-        """Open a warehouse; `any_version`: its schema may be another one.
+        """Open a warehouse; `any_version`: accept another schema.
 
         Raises:
-            StoreError: the folder cannot be written to, or has another schema version; the object storage
-                does not answer, refuses, or has no conditional write.
+            StoreError: the folder is not writable, or has another schema version; the object storage does
+                not answer, refuses, or has no conditional write.
         """
         is_object = is_object_storage(root)
         self.root = arrow_uri(trim_uri(root)) if is_object else str(Path(root).resolve())
@@ -97,7 +110,10 @@ class ArrowStore(FileTables):
     # ------------------------------------------------------------------------------- reading
 
     def open_datasets(self, names: Iterable[str]) -> dict[str, Dataset | None]:
-        """Open tables by name, as `dataset`, side by side; None for one that does not exist."""
+        """Open tables by name, side by side; None: missing.
+
+        A table opens as in `dataset`.
+        """
         listed = list(names)
         return dict(zip(listed, map_together(self.root, self._open_existing, listed), strict=True))
 
@@ -107,10 +123,10 @@ class ArrowStore(FileTables):
     # ------------------------------------------------------------------------------- writing
 
     def check_appendable(self, tables: Iterable[Table]) -> None:
-        """Check, before any work, that rows can be appended to those tables that exist.
+        """Check, before any work, that existing tables take rows.
 
         Raises:
-            FallbackToSpark: a table requires a feature of its writers that `deltalake` does not have.
+            FallbackToSpark: a table requires a writer's feature missing in `deltalake`.
         """
         for table in tables:
             if self.exists(table.name):

@@ -1,15 +1,15 @@
-"""Arrays in one immutable object a block, which every process reads as one array.
+"""Arrays stored in immutable blocks, read as one array.
 
-A task makes the rows of a block under a private name and publishes them whole, under a name that contains
-their digest. The driver then writes the list of all parts (`parts.json`), with rows, length and digest of
-each. This list is the plan of what workers read. Spark may run a task twice at once, and PySpark takes the
-cut input of the copy that it ends for a complete one. Such a copy writes a part of another name, which no
-list contains. On a folder they map the parts where they are, without a copy. From an object storage a host
-fetches the parts that it reads, once (`host_files`).
+A task makes a block's rows under a private name and publishes them whole, under a name with their digest.
+The driver then writes the list of all parts (`parts.json`), with each part's rows, length and digest.
+Workers read what this list says. Spark may run a task twice at once, and PySpark takes the cut input of the
+copy it ends for a complete one. Such a copy writes a part of another name, which no list contains. In a
+folder workers map the parts where they are, without a copy. From an object storage a host fetches the parts
+it reads, once (`host_files`).
 
-A part is a `.npy` file. Its header is padded so that its rows begin at the place within a page where they
-stand in the whole array. So all parts can be mapped side by side into one range of addresses, and only
-pages in which two parts meet are copied. Rows that no part holds are zeros.
+A part is a `.npy` file. Its header is padded: within a page, its rows begin at the same place as in the
+whole array. So one range of addresses maps all parts side by side, and only pages where two parts meet are
+copied. Rows without a part are zeros.
 """
 
 from __future__ import annotations
@@ -51,23 +51,23 @@ from recbench_spark.storage.uris import is_remote, join_uri
 PARTS_FILE = "parts.json"
 
 LAYOUT = 3
-"""Version of the files of an array: names of parts contain their digests. Others count as missing."""
+"""Version of an array's files: parts have their digests in their names. Others count as missing."""
 
 PAGE = 4096
-"""Bytes of a page for which headers are padded. Where pages are larger, parts are copied."""
+"""Page size in bytes for padding headers. Where pages are larger, parts are copied."""
 
 MOST_LISTS, MOST_WHOLE = 64, 8
-"""Lists of parts, and whole arrays, that a process keeps. Most blocks read all over the same arrays."""
+"""Lists of parts, and whole arrays, kept in a process. Most blocks read the same arrays again and again."""
 
 
 class ArrayPart(NamedTuple):
-    """ArrayPart is the object of a block.
+    """One block's object, as the list of parts names it.
 
     Attributes:
         number: number of the block.
         first: place of its first row in the whole array.
         rows: number of its rows.
-        size: bytes of the object.
+        size: the object's bytes.
         digest: digest of its bytes (`host_files.digest_content`).
     """
 
@@ -80,13 +80,13 @@ class ArrayPart(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class BlockArray:
-    """BlockArray describes an array in parts.
+    """One array stored in parts: place, shape, part list.
 
     Attributes:
         folder: folder of the parts, a path or a URI.
         shape: shape of the whole array. The first number is 0 if the parts are not rows of one array.
-        dtype: name of the type of the numbers.
-        parts: parts by number of the block.
+        dtype: name of the numbers' type.
+        parts: parts by block number.
     """
 
     folder: str
@@ -95,12 +95,12 @@ class BlockArray:
     parts: dict[int, ArrayPart]
 
     def open(self, part: ArrayPart) -> BinaryIO:
-        """Open a part on this host (errors as `host_files.open_object`)."""
+        """Open a part on this host, as `open_object`."""
         return open_object(part_place(self.folder, part), part.size, part.digest)
 
 
 class PartMaker:
-    """PartMaker writes the rows of a part, one after the other or in any order."""
+    """Writer of one part's rows, in any order."""
 
     def __init__(
         self, path: Path, file: BinaryIO, header: bytes, shape: tuple[int, ...], dtype: Any
@@ -118,7 +118,10 @@ class PartMaker:
         return self._part
 
     def append(self, rows: npt.NDArray[Any]) -> None:
-        """Write the next rows, which have the type of the part. This is faster than filling `array`."""
+        """Write the next rows; they have the part's type.
+
+        This is faster than filling the result of `map_rows`.
+        """
         packed = np.ascontiguousarray(rows)
         assert packed.dtype == self._dtype and packed.shape[1:] == self._shape[1:]
         self._rows += len(packed)
@@ -126,9 +129,9 @@ class PartMaker:
         self._file.write(packed.data)
 
     def map_rows(self) -> npt.NDArray[Any]:
-        """Return all rows, zeros at first, to be filled in any order instead of appended.
+        """Return all rows as zeros, to fill in any order.
 
-        Rows that nobody fills take no disk.
+        Fill them instead of appending. Rows left unfilled take no disk.
         """
         size = self._dtype.itemsize * math.prod(self._shape)
         self._file.truncate(len(self._header) + size)
@@ -139,7 +142,7 @@ class PartMaker:
         return self._array
 
     def complete(self, number: int, first: int) -> ArrayPart:
-        """Return the part. Raises ValueError where rows are missing."""
+        """Return the part. Raises ValueError for missing rows."""
         self._file.flush()
         if self._array is not None:
             self._digest.update(self._array.data)
@@ -151,7 +154,7 @@ class PartMaker:
 
 
 def part_place(folder: str, part: ArrayPart) -> str:
-    """Return the path or URI of the part of a block."""
+    """Return the path or URI of a block's part."""
     return join_uri(folder, f"{part.number:05d}-{part.digest}.npy")
 
 
@@ -162,9 +165,9 @@ def part_place(folder: str, part: ArrayPart) -> str:
 def make_part(
     folder: str, number: int, shape: tuple[int, ...], dtype: Any, first: int = 0
 ) -> Iterator[PartMaker]:
-    """Make the part of a block and publish it at the end.
+    """Make a block's part and publish it at the end.
 
-    A second attempt writes the same bytes under the same name, and one with other bytes another name.
+    A second attempt writes the same bytes under the same name; other bytes get another name.
 
     Args:
         folder: folder of the parts.
@@ -184,16 +187,17 @@ def make_part(
 
 
 def write_part(folder: str, number: int, array: npt.NDArray[Any], first: int = 0) -> ArrayPart:
-    """Write the part of a block from an array; arguments as `make_part`."""
+    """Write an array as a block's part, as `make_part`."""
     with make_part(folder, number, array.shape, array.dtype, first) as maker:
         maker.append(array)
     return maker.entry
 
 
 def _make_header(shape: tuple[int, ...], dtype: np.dtype[Any], offset: int) -> bytes:
-    """Return the header of a `.npy` file (version 1.0) whose length is `offset` modulo a page.
+    """Return a `.npy` header, padded to meet a page.
 
-    Source: the format's description in `numpy.lib.format`.
+    Its length is `offset` modulo a page, its version 1.0. Source: the format's description in
+    `numpy.lib.format`.
     """
     fields = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     text = repr(fields).encode("latin1")
@@ -202,7 +206,10 @@ def _make_header(shape: tuple[int, ...], dtype: np.dtype[Any], offset: int) -> b
 
 
 def publish_parts(folder: str, parts: Iterable[ArrayPart], shape: tuple[int, ...], dtype: Any) -> None:
-    """Write the list of all parts. An array with this list is complete; an earlier list is replaced."""
+    """Write the list of parts, which completes the array.
+
+    An earlier list is replaced.
+    """
     listed = [list(part) for part in sorted(parts)]
     fields = {"layout": LAYOUT, "shape": list(shape), "dtype": np.dtype(dtype).name, "parts": listed}
     write_text(join_uri(folder, PARTS_FILE), json.dumps(fields))
@@ -212,14 +219,14 @@ def publish_parts(folder: str, parts: Iterable[ArrayPart], shape: tuple[int, ...
 
 
 def has_parts(folder: str) -> bool:
-    """Tell whether an array is complete."""
+    """Check whether an array is complete."""
     return _read_list(folder) is not None
 
 
 def is_whole(folder: str, number: int) -> bool:
-    """Tell whether the part of a block on a folder has the bytes that were written.
+    """Check whether a block's part has the bytes written.
 
-    A remote part is compared when it is fetched.
+    This looks at folders; a remote part is compared when it is fetched.
     """
     part = read_parts(folder).parts.get(number)
     if part is None or is_remote(folder):
@@ -229,7 +236,7 @@ def is_whole(folder: str, number: int) -> bool:
 
 
 def read_parts(folder: str) -> BlockArray:
-    """Read the list of the parts of an array.
+    """Read the list of an array's parts.
 
     Raises:
         StoreError: there is no list, or it is damaged.
@@ -243,9 +250,9 @@ def read_parts(folder: str) -> BlockArray:
 
 
 def _read_list(folder: str) -> BlockArray | None:
-    """Return the list of an array; it is read again if its file has changed.
+    """Read an array's list, again if its file changed.
 
-    A folder of an object storage is written by one run, and each of its lists once.
+    One run writes a folder in object storage, and each of its lists once.
     """
     version: tuple[int, ...] = ()
     try:
@@ -259,7 +266,10 @@ def _read_list(folder: str) -> BlockArray | None:
 
 @lru_cache(maxsize=MOST_LISTS)
 def _parse_list(folder: str, version: tuple[int, ...]) -> BlockArray:
-    """Read a list. Raises FileNotFoundError, which the cache does not keep, where there is none."""
+    """Read a list. Raises FileNotFoundError where there is none.
+
+    The cache does not keep this error.
+    """
     del version  # part of the key
     place = join_uri(folder, PARTS_FILE)
     text = read_bytes(place)
@@ -277,7 +287,7 @@ def _parse_list(folder: str, version: tuple[int, ...]) -> BlockArray:
 
 
 def map_part(folder: str, number: int, rows: int = 0) -> npt.NDArray[Any]:
-    """Map the rows of a block read-only; `rows` zeros where it has no part.
+    """Map a block's rows read-only; without a part, `rows` zeros.
 
     Raises:
         StoreError: the array or the part is missing or damaged, or the storage does not answer.
@@ -304,7 +314,10 @@ def map_file(path: Path) -> npt.NDArray[Any]:
 
 
 def _map_array(file: BinaryIO) -> npt.NDArray[Any]:
-    """Map the rows of an open `.npy` file. An empty one cannot be mapped, a small one need not be."""
+    """Map an open `.npy` file's rows.
+
+    An empty one cannot be mapped, a small one need not be.
+    """
     try:
         np.lib.format.read_magic(file)
         length = file.read(2)
@@ -324,7 +337,7 @@ def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def map_whole(folder: str) -> npt.NDArray[Any]:
-    """Map the whole of an array read-only. A process keeps the maps that it used last.
+    """Map a whole array read-only; a process keeps recent maps.
 
     Raises:
         StoreError: as `map_part`.
@@ -334,7 +347,10 @@ def map_whole(folder: str) -> npt.NDArray[Any]:
 
 @lru_cache(maxsize=MOST_WHOLE)
 def _map_parts(array: BlockArray) -> npt.NDArray[Any]:
-    """Map the parts of an array side by side. The map lasts as long as a view of it."""
+    """Map an array's parts side by side.
+
+    The map lasts as long as a view of it.
+    """
     kind = np.dtype(array.dtype)
     row_bytes = kind.itemsize * math.prod(array.shape[1:])
     if not array.shape[0] * row_bytes:
@@ -343,20 +359,22 @@ def _map_parts(array: BlockArray) -> npt.NDArray[Any]:
     parts = [part for part in array.parts.values() if part.rows]
     place = partial(_place_rows, region, array, row_bytes)
     with ThreadPoolExecutor(FETCHES_AT_ONCE) as pool:
-        list(pool.map(place, parts))  # raises the errors of parts
+        list(pool.map(place, parts))  # raises the parts' errors
     whole: npt.NDArray[Any] = np.frombuffer(region, kind).reshape(array.shape)
     whole.flags.writeable = False
     return whole
 
 
 def _place_rows(region: mmap.mmap, array: BlockArray, row_bytes: int, part: ArrayPart) -> None:
-    """Put the rows of a part into a range of addresses: whole pages are mapped, the others are copied.
+    """Put a part's rows into a range of addresses.
+
+    Whole pages are mapped, the other rows are copied.
 
     Args:
-        region: the addresses of the whole array.
+        region: addresses of the whole array.
         array: the array.
         row_bytes: bytes of a row.
-        part: the part; the header of its file stands before its rows.
+        part: the part; in its file the header stands before the rows.
     """
     begin, end = part.first * row_bytes, (part.first + part.rows) * row_bytes
     low, high = -(-begin // PAGE) * PAGE, end // PAGE * PAGE
@@ -371,7 +389,11 @@ def _place_rows(region: mmap.mmap, array: BlockArray, row_bytes: int, part: Arra
 
 
 def _map_pages(region: mmap.mmap, low: int, high: int, file: int, offset: int) -> bool:
-    """Map pages of a file over a part of the addresses; return False where pages are of another size."""
+    """Map a file's pages over some addresses.
+
+    Returns:
+        False where pages have another size.
+    """
     if mmap.PAGESIZE != PAGE or offset % PAGE:
         return False
     address = ctypes.addressof(ctypes.c_char.from_buffer(region)) + low
@@ -381,7 +403,10 @@ def _map_pages(region: mmap.mmap, low: int, high: int, file: int, offset: int) -
 
 @lru_cache(maxsize=1)
 def _load_mmap() -> Any:
-    """Return mmap(2) of the C library; Python's own has no flag for a fixed address."""
+    """Return mmap(2) of the C library.
+
+    Python's own has no flag for a fixed address.
+    """
     function = ctypes.CDLL(None, use_errno=True).mmap
     numbers = (ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
     function.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *numbers)
@@ -395,4 +420,4 @@ MAP_FIXED = 0x10
 MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0
 
 RESERVED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
-"""Addresses of zeros that take memory only where something is written."""
+"""Addresses of zeros, which take memory only when something is written."""

@@ -1,7 +1,7 @@
-"""Rows in pieces, and rows that a shuffle of blocks brought to tasks; on any runner, without Spark.
+"""Rows in pieces, and rows dealt to tasks.
 
-A block is an Arrow table of some thousand rows, as one value (`packed_blocks`). Frames of Spark have the
-same two classes in `frame_blocks`. Several tables are dealt by user in one shuffle (`deal_sides`).
+A block is an Arrow table with some thousand rows, as one value (`packed_blocks`). `frame_blocks` has the
+same two classes for frames of Spark. One shuffle deals several tables by user (`deal_sides`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WHOLE = 1 << 62
 """More rows than a task can hold."""
 
 Deal = Callable[[Iterable[pa.Table]], Iterator[Block]]
-"""Partitions some tables into blocks, each with the number of its task."""
+"""Partitions some tables into blocks, each with its task's number."""
 
 
 OpenPieces = Callable[..., Iterable[pa.Table]]
@@ -48,7 +48,7 @@ OpenPieces = Callable[..., Iterable[pa.Table]]
 
 
 class Engine(Protocol):
-    """A runner: `engine.local.LocalEngine` or `engine.sessions.SparkEngine`."""
+    """A runner of tasks: `LocalEngine` or `SparkEngine`."""
 
     @property
     def cores(self) -> int:
@@ -59,23 +59,23 @@ class Engine(Protocol):
         """True if this machine runs the tasks."""
 
     def count_hosts(self) -> int:
-        """Return the number of machines, or of executors with files of their own."""
+        """Return the number of machines, or executors with own files."""
 
     def read_setting(self, name: str) -> str | None:
-        """Return a setting of Spark's; None if it is not set."""
+        """Return one of Spark's settings; None: it is not set."""
 
     def count_tasks(self, n: int) -> int:
-        """Return the number of tasks for a shuffle of n rows."""
+        """Return the number of tasks for shuffling n rows."""
 
     def parallelize(self, items: Iterable[Any], parts: int | None = None) -> Any:
-        """Return tasks over parts of a list, with the words of Spark's RDDs."""
+        """Return tasks over a list's parts, with Spark's RDD words."""
 
     def run_alone(self, work: Callable[[Any], Result], argument: Any) -> Result:
-        """Run one task apart from all others; an error that ends its process is raised here."""
+        """Run a task alone; raise even its process's death."""
 
 
 class TaskRows(Protocol):
-    """Rows that each task holds: the results of a shuffle, or of a file."""
+    """Rows held by tasks, after a shuffle or from files."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -83,14 +83,14 @@ class TaskRows(Protocol):
 
     @property
     def whole(self) -> str:
-        """The column of ids whose rows are all in one task; empty: none."""
+        """Column of ids with all rows together, or empty."""
 
     @property
     def change(self) -> Change:
-        """Function from the rows of a task to its result."""
+        """Function from a task's rows to its result."""
 
     def each(self, finish: Callable[[pa.Table], Result]) -> list[Result]:
-        """Apply `finish` to the result of each task; its values must be small: the driver holds them."""
+        """Apply `finish` to each task's result; the driver holds them."""
 
     def then(self, change: Change, names: tuple[str, ...]) -> TaskRows:
         """Return the same rows with another function."""
@@ -99,42 +99,44 @@ class TaskRows(Protocol):
         """Send blocks of the results to tasks: another shuffle."""
 
     def keep(self) -> AbstractContextManager[TaskRows]:
-        """Keep what was sent to tasks, which then can read it several times."""
+        """Keep the rows of tasks, for several readings."""
 
 
 class Rows(Protocol):
-    """Rows in pieces, read when one of these methods asks. Pieces have no order, nor have their rows."""
+    """Unordered rows in pieces, read when a method asks."""
 
     def each(self, columns: Sequence[str], sums: Callable[[Iterable[pa.Table]], Result]) -> list[Result]:
-        """Return what `sums` makes of the tables of each task; the driver holds these values."""
+        """Return `sums` of each task's tables; the driver holds them."""
 
     def deal(self, columns: Sequence[str], deal: Deal, tasks: int) -> TaskRows:
-        """Send blocks to tasks. This is the only shuffle; a task holds `tasks` blocks at least."""
+        """Send blocks to tasks; this is the only shuffle.
+
+        A sending task holds at least `tasks` blocks.
+        """
 
 
 class StoredRows(Rows, Protocol):
-    """Rows as they are stored: of a table, or a frame."""
+    """Rows as stored: a table's, or a frame's."""
 
     def open(self, columns: Sequence[str], change: Change, names: tuple[str, ...]) -> TaskRows:
-        """Let tasks change the tables that they read, without a shuffle."""
+        """Let tasks change the tables they read, without a shuffle."""
 
     def rename(self, names: Mapping[str, str]) -> StoredRows:
-        """Return the rows with new names of columns (new -> old)."""
+        """Return the rows with new column names (new -> old)."""
 
     def unite(self, other: PieceRows, columns: Sequence[str]) -> StoredRows:
-        """Return some columns of these rows and of others."""
+        """Return some columns of these rows and others."""
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Rows for each task, and the function that it applies to them.
+    """Rows dealt to tasks, and a function to apply there.
 
     Attributes:
-        tasks: the blocks of each task, or its files, with the words of Spark's RDDs.
+        tasks: each task's blocks or files, with the words of Spark's RDDs.
         change: function from all rows of a task to its result; it is sent to the tasks.
         names: columns of the result.
-        whole: the column of ids whose rows are all in one task; files that tasks write say so in their
-            names (`packed_blocks.are_whole`). Empty: none.
+        whole: column of ids with all rows in one task (files: `packed_blocks.are_whole`); empty: none.
         read: function from a task's items to tables.
     """
 
@@ -145,7 +147,7 @@ class Blocks:
     read: Read = read_blocks
 
     def each(self, finish: Callable[[pa.Table], Result]) -> list[Result]:
-        """Apply `finish` to the result of each task; its values must be small: the driver holds them."""
+        """Apply `finish` to each task's result; the driver holds all."""
         run = partial(finish_tables, read=self.read, change=self.change, finish=finish)
         return list(self.tasks.mapPartitions(run).collect())
 
@@ -160,13 +162,13 @@ class Blocks:
 
     @contextmanager
     def keep(self) -> Iterator[Blocks]:
-        """Keep what was sent to tasks, which then can read it several times; RDDs do so by themselves."""
-        hold = getattr(self.tasks, "hold", None)
+        """Keep the rows of tasks, for several readings."""
+        hold = getattr(self.tasks, "hold", None)  # RDDs keep their rows anyway
         with hold() if hold else nullcontext(self.tasks) as tasks:
             yield replace(self, tasks=tasks)
 
     def pack(self) -> Any:
-        """Return the results of all tasks as blocks of task 0."""
+        """Return all tasks' results as blocks of task 0."""
         finish = partial(_pack_rows, names=self.names)
         return self.tasks.mapPartitions(
             partial(finish_tables, read=self.read, change=self.change, finish=finish)
@@ -179,11 +181,11 @@ def _pack_rows(rows: pa.Table, names: Sequence[str]) -> Block:
 
 @dataclass(frozen=True)
 class PieceRows:
-    """Rows of pieces that tasks open by themselves: none passes through the driver.
+    """Rows which tasks open piece by piece, without the driver.
 
     Attributes:
         engine: the runner.
-        pieces: files, row groups, or whatever `read` opens; a task gets one of them.
+        pieces: files, row groups, or whatever `read` opens; a task gets one.
         read: function from pieces and columns to tables.
     """
 
@@ -193,11 +195,11 @@ class PieceRows:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """The files, where pieces are files: alone, or before the values of their partition."""
+        """The pieces' files: alone, or before their partition's values."""
         return tuple(piece if isinstance(piece, str) else piece[0] for piece in self.pieces)
 
     def each(self, columns: Sequence[str], sums: Callable[[Iterable[pa.Table]], Result]) -> list[Result]:
-        """Return what `sums` makes of the tables of each task; the driver holds these values."""
+        """Return `sums` of each task's tables; the driver holds them."""
         return list(self._open(columns, partial(_sum_one, sums=sums)).collect())
 
     def reduce(
@@ -206,7 +208,7 @@ class PieceRows:
         sums: Callable[[Iterable[pa.Table]], Result],
         add: Callable[[Result, Result], Result],
     ) -> Result:
-        """Add up what `sums` makes of the tables of each task, two at a time."""
+        """Add up `sums` of tasks' tables, two at a time."""
         total: Result = self._open(columns, partial(_sum_one, sums=sums)).treeReduce(add)
         return total
 
@@ -215,15 +217,15 @@ class PieceRows:
         return Blocks(self._open(columns, deal).partitionBy(tasks, int).values(), return_rows)
 
     def open(self, columns: Sequence[str], change: Change, names: tuple[str, ...]) -> Blocks:
-        """Let each task change the tables of its piece, without a shuffle."""
+        """Let each task change its piece's tables, without a shuffle."""
         return Blocks(self._start(), change, names, read=partial(self.read, columns=tuple(columns)))
 
     def rename(self, names: Mapping[str, str]) -> PieceRows:
-        """Return the rows with new names of columns (new -> old)."""
+        """Return the rows with new column names (new -> old)."""
         return replace(self, read=partial(_read_renamed, read=self.read, names=names))
 
     def unite(self, other: PieceRows, columns: Sequence[str]) -> PieceRows:
-        """Return some columns of these rows and of others."""
+        """Return some columns of these rows and others."""
         pieces = [(rows.read, piece) for rows in (self, other) for piece in rows.pieces]
         return PieceRows(self.engine, pieces, _read_each)
 
@@ -235,14 +237,14 @@ class PieceRows:
 
 
 def reduce_rows(measures: Measures, rows: Rows, tasks: int = 1) -> dict[str, pa.Table]:
-    """Reduce rows by all measures in one pass; a measure without sums has no result.
+    """Reduce rows by all measures in one pass.
 
-    The sums of tasks are shuffled by cell. The driver holds the results.
+    A measure without sums has no result. Tasks' sums are shuffled by cell. The driver holds the results.
 
     Args:
         measures: measures by name.
-        rows: what the measures need.
-        tasks: number of tasks that finish cells.
+        rows: all columns needed by the measures.
+        tasks: number of tasks to finish cells.
     """
     columns = tuple(dict.fromkeys(name for measure in measures.values() for name in measure.needs))
     sums = rows.deal(columns, partial(_deal_cells, measures=measures, tasks=tasks), tasks)
@@ -250,13 +252,13 @@ def reduce_rows(measures: Measures, rows: Rows, tasks: int = 1) -> dict[str, pa.
 
 
 def reduce_tasks(measures: Measures, rows: TaskRows, tasks: int = 1) -> dict[str, pa.Table]:
-    """Reduce what tasks hold by all measures, as `reduce_rows`; a measure gets all rows of a task."""
+    """Reduce tasks' rows; a measure gets a whole task."""
     deal = partial(_deal_cells, measures=measures, tasks=tasks, most=WHOLE)
     return read_results(measures, finish_dealt(measures, rows.deal(deal, tasks)))
 
 
 def finish_dealt(measures: Measures, sums: TaskRows) -> pa.Table:
-    """Finish all cells whose sums `pack_sums` has dealt: rows of `CELLS`."""
+    """Finish all cells dealt by `pack_sums`: rows of `CELLS`."""
     return pa.concat_tables([CELLS.empty_table(), *sums.each(partial(finish_sums, measures))])
 
 
@@ -267,24 +269,24 @@ def _deal_cells(
 
 
 def pack_sums(sums: Iterable[pa.RecordBatch], measures: Measures, tasks: int) -> Iterator[Block]:
-    """Pack rows of `CELLS` in blocks for the tasks that finish them."""
+    """Pack rows of `CELLS` in blocks for tasks to finish."""
     for task, cells in deal_sums(sums, measures, tasks):
         yield task, serialize_table(pa.Table.from_batches([cells]))
 
 
 def run_pieces(engine: Engine) -> Callable[[Callable[[Any], Any], Sequence[Any]], list[Any]]:
-    """Return a function that calls another one for each piece, in a task of its own."""
+    """Return a function which runs work on pieces as tasks."""
     return lambda work, pieces: list(engine.parallelize(pieces, len(pieces)).map(work).collect())
 
 
 def mark_whole(rows: TaskRows, column: str) -> TaskRows:
-    """Return the rows of tasks, each of which holds all rows of an id of a column."""
+    """Mark a column: each id's rows lie in one task."""
     marked: TaskRows = replace(rows, whole=column)  # type: ignore[type-var]
     return marked
 
 
 def count_table_rows(tables: Iterable[pa.Table]) -> int:
-    """Count the rows of a task."""
+    """Count a task's rows."""
     return sum(map(len, tables))
 
 
@@ -294,7 +296,7 @@ def return_rows(rows: pa.Table) -> pa.Table:
 
 
 def rename_results(rows: TaskRows, names: Mapping[str, str]) -> TaskRows:
-    """Return the results of tasks with new names of columns (new -> old)."""
+    """Return tasks' results with new column names (new -> old)."""
     old = {was: name for name, was in names.items()}
     renamed = tuple(old.get(name, name) for name in rows.names)
     return rows.then(partial(_rename, change=rows.change, names=old), renamed)
@@ -327,25 +329,25 @@ def _sum_one(tables: Iterable[pa.Table], sums: Callable[[Iterable[pa.Table]], Re
 # ---------------------------------------- several sides by user, and changed rows
 
 BUFFER_BYTES = 1 << 26
-"""Bytes of rows that a task holds while it deals them."""
+"""Bytes of rows in a task while it deals them."""
 
 NUMBER_KEY = b"recbench.side"
-"""Metadata of a block: the number of its side."""
+"""Metadata of a block: its side's number."""
 
 Sides = dict[int, list[Any]]
-"""The blocks that a task gets, by the number of their side."""
+"""A task's blocks, by their side's number."""
 
 
 @dataclass(frozen=True)
 class ChangedRows:
-    """Rows that tasks change, some at a time, when they read them.
+    """Rows which tasks change in slices while they read them.
 
     Attributes:
         rows: the rows.
-        columns: columns that `change` reads.
+        columns: columns for `change` to read.
         change: function from some rows to others; it is sent to the tasks.
         names: columns of the others.
-        most: rows that are changed at once.
+        most: rows changed at once.
     """
 
     rows: Rows
@@ -355,7 +357,7 @@ class ChangedRows:
     most: int = PIECE_ROWS
 
     def each(self, columns: Sequence[str], sums: Callable[[Iterable[pa.Table]], Result]) -> list[Result]:
-        """Return what `sums` makes of the tables of each task, as `Rows.each`."""
+        """Return `sums` of each task's tables, as `Rows.each`."""
         return self.rows.each(self.columns, partial(_apply, work=sums, changes=self.list_changes(columns)))
 
     def deal(self, columns: Sequence[str], deal: Deal, tasks: int) -> TaskRows:
@@ -364,12 +366,12 @@ class ChangedRows:
         return self.rows.deal(self.columns, work, tasks)
 
     def list_changes(self, columns: Sequence[str]) -> Callable[[Iterable[pa.Table]], Iterator[pa.Table]]:
-        """Return the function that tasks apply to the tables that they read."""
+        """Return the function for tasks to change their tables."""
         return partial(_change_slices, change=self.change, most=self.most, columns=tuple(columns))
 
 
 class NamedRows(Rows, Protocol):
-    """Rows that know their columns."""
+    """Rows with known columns."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -377,15 +379,15 @@ class NamedRows(Rows, Protocol):
 
 
 class Side(NamedTuple):
-    """Rows with a column `user_id`; the number is chosen by the caller, and is not that of another side."""
+    """Rows with a column `user_id`, shuffled beside other sides."""
 
-    number: int
+    number: int  # chosen by the caller, unlike other sides'
     rows: Rows
     columns: Sequence[str]
 
 
 class DealtSide(NamedTuple):
-    """Rows as they are stored, and what a task makes of them, such as blocks."""
+    """Stored rows, and a task's work on them."""
 
     rows: PieceRows | SideRows
     columns: Sequence[str]
@@ -393,16 +395,17 @@ class DealtSide(NamedTuple):
 
 
 class SideRows(Protocol):
-    """Rows that only their runner opens, and can deal beside others."""
+    """Rows which only their own runner can open."""
 
     def deal_sides(self, sides: Sequence[DealtSide], tasks: int) -> TaskRows:
         """Deal several sides in one shuffle."""
 
 
 def deal_sides(engine: Engine, sides: Sequence[Side], tasks: int) -> TaskRows:
-    """Deal all sides by user in one shuffle; a task reads one value, of the type `Sides`.
+    """Deal all sides by user in one shuffle.
 
-    Tasks open pieces by themselves. Where Spark must read one of the sides, all are dealt by frames.
+    A task reads one value, of the type `Sides`. Tasks open pieces by themselves. Where Spark must read one
+    of the sides, frames deal all.
     """
     opened = [_open_side(side, tasks) for side in sides]
     for side in opened:
@@ -420,7 +423,7 @@ def _open_side(side: Side, tasks: int) -> DealtSide:
 
 
 def flatten_changes(rows: Rows, columns: Sequence[str], work: Callable[..., Any]) -> DealtSide:
-    """Return rows as they are stored, and the function that changes them before `work`."""
+    """Return stored rows, and their changes followed by `work`."""
     while isinstance(rows, ChangedRows):
         work = partial(_apply, work=work, changes=rows.list_changes(columns))
         columns, rows = rows.columns, rows.rows
@@ -433,22 +436,19 @@ def _list_pieces(side: DealtSide) -> Sequence[Any]:
 
 
 def cut_pieces(side: DealtSide) -> Callable[[Any], Iterator[Any]]:
-    """Return the function that opens a piece, for a task that makes something of it; it pickles."""
+    """Return a pickling function to open and deal a piece."""
     assert isinstance(side.rows, PieceRows)
     return partial(_deal_piece, read=side.rows.read, columns=side.columns, deal=side.deal)
 
 
 def read_sides(blocks: Iterable[bytes | pa.Buffer]) -> Iterator[Sides]:
-    """Yield the blocks that a task gets by their side; nothing without a block."""
+    """Yield a task's blocks by side; nothing without a block."""
     sides: Sides = {}
     for block in blocks:
         metadata = pa.ipc.open_stream(block).schema.metadata or {}
         sides.setdefault(int(metadata[NUMBER_KEY]), []).append(block)
     if sides:
         yield sides
-
-
-# ------------------------------------------------------------------------- what tasks do
 
 
 def _apply(tables: Iterable[pa.Table], work: Callable[..., Any], changes: Callable[..., Any]) -> Any:
@@ -475,7 +475,7 @@ def _deal_piece(piece: Any, read: Any, columns: Sequence[str], deal: Any) -> Any
 
 
 def _deal_side(tables: Iterable[pa.Table], number: int, tasks: int) -> Iterator[Block]:
-    """Partition the rows of a side by user, many at a time, so that blocks are large."""
+    """Partition a side by user, in large blocks."""
     from recbench_spark.core.hashed_ids import hash_encoded  # noqa: PLC0415
 
     for table in gather_tables(tables):
@@ -487,7 +487,7 @@ def _deal_side(tables: Iterable[pa.Table], number: int, tasks: int) -> Iterator[
 
 
 def gather_tables(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield the same rows in tables of about BUFFER_BYTES; none without rows."""
+    """Yield the rows in tables of about BUFFER_BYTES."""
     held: list[pa.Table] = []
     size = 0
     for table in tables:

@@ -1,8 +1,9 @@
-"""Schemas of Spark's own catalog whose tables lie in a folder or an object storage.
+"""Schemas in Spark's own catalog, with tables as plain files.
 
-A metastore (Hive, Glue) keeps names and places of tables; Delta's log alone says what they hold. So tasks
-write files and the driver commits them at the place, as in a warehouse without a catalog, and the name in
-the catalog shows the new version. Another catalog may commit itself: there Spark writes.
+The files lie in a folder or an object storage. A metastore (Hive, Glue) keeps names and places of tables;
+Delta's log alone tells their content. So tasks write files and the driver commits them at the place, as in
+a warehouse without a catalog, and the name in the catalog shows the new version. Another catalog may commit
+itself: there Spark writes.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ HINT_ROOT = "two names and a dot are catalog.schema: write ./NAME for a folder o
 
 
 def is_delta(spark: SparkSession, place: str) -> bool:
-    """Return whether a place holds a Delta table, or a partition of one; Delta says it where it can."""
+    """Check whether a place holds a Delta table or partition.
+
+    Delta itself answers where it can.
+    """
     if is_connect(spark):  # the server may lack Delta's part of the protocol
         folder = normalise_path(place)
         return is_delta_table(folder) or find_partition(folder) is not None
@@ -39,7 +43,9 @@ def is_delta(spark: SparkSession, place: str) -> bool:
 
 
 def find_schema_place(spark: SparkSession, schema: str) -> str | None:
-    """Return the folder or URI of a schema whose tables tasks may write; None: Spark must write them.
+    """Return a schema's folder or URI; None: Spark must write.
+
+    Otherwise tasks may write its tables.
 
     Args:
         spark: the session.
@@ -63,9 +69,10 @@ def find_schema_place(spark: SparkSession, schema: str) -> str | None:
 
 
 def require_address(spark: SparkSession, schema: str, place: str) -> None:
-    """Check that the metastore of a schema has the address of a server of S3 that the job writes to.
+    """Check that a schema's metastore has the S3 server's address.
 
-    A metastore copies Hadoop's settings when the session begins, and reads no address from the environment.
+    It is the server to which the job writes. A metastore copies Hadoop's settings when the session begins,
+    and reads no address from the environment.
 
     Raises:
         StoreError: it lacks the address; the hint has the settings.
@@ -82,10 +89,10 @@ def require_address(spark: SparkSession, schema: str, place: str) -> None:
 
 
 def resolve_location(location: str | None) -> str | None:
-    """Return the one name of a place that Spark names by an encoded URI, so that places can be compared.
+    """Return Spark's encoded URI as a comparable name.
 
-    Links of a folder are followed, and `s3a://` is `s3://`. None: the place is neither a folder of this
-    machine nor in an object storage.
+    So places can be compared: a folder's links are followed, and `s3a://` is `s3://`. None: the place is
+    neither a folder of this machine nor in an object storage.
     """
     if location is None:
         return None
@@ -96,9 +103,9 @@ def resolve_location(location: str | None) -> str | None:
 
 
 def register_table(spark: SparkSession, schema: str, name: str, place: str) -> None:
-    """Enter a table that exists at a place into the catalog, unless its name is there.
+    """Enter an existing table into the catalog, once.
 
-    Another job may enter it at the same moment.
+    A name that is there stays. Another job may enter it at the same moment.
 
     Raises:
         StoreError: as `is_registered`, or the catalog refuses.
@@ -116,10 +123,10 @@ def register_table(spark: SparkSession, schema: str, name: str, place: str) -> N
 
 
 def is_registered(spark: SparkSession, schema: str, name: str, place: str) -> bool:
-    """Return whether the catalog has a table of this name.
+    """Check whether the catalog has a table under this name.
 
     Raises:
-        StoreError: the name is that of a table elsewhere.
+        StoreError: a table elsewhere has the name.
     """
     table = f"{schema}.{name}"
     registered = find_table(spark, table)
@@ -132,7 +139,9 @@ def is_registered(spark: SparkSession, schema: str, name: str, place: str) -> bo
 
 
 def find_table(spark: SparkSession, table: str) -> str | None:
-    """Return the place of a table of the catalog, empty if it has none of ours; None: no such table.
+    """Return a catalog table's place; None: no such table.
+
+    The place is empty where the table is none of ours.
 
     Raises:
         StoreError: the table exists, and Delta cannot describe it.

@@ -1,4 +1,4 @@
-"""Append what the steps of a night return."""
+"""Commits of a night's steps to their tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from recbench_spark.storage.file_tables import FileTables, TaskParts
 
 @dataclass(frozen=True)
 class Addition:
-    """Rows for one table; attributes as the arguments of `FileTables.append`."""
+    """Rows for one table, ready for `FileTables.append`.
+
+    The attributes are its arguments.
+    """
 
     table: Table
     once: str = ""
@@ -25,16 +28,19 @@ class Addition:
 
 
 def commit(store: FileTables, *additions: Addition) -> list[File]:
-    """Append what a step returns, a commit for each addition, in their order.
+    """Append a step's results, one commit for each addition.
 
     Returns:
-        The files that tasks wrote now, with what the tasks noted.
+        The files written now by tasks, with their notes.
     """
     return [file for addition in additions for file in _append(store, addition)]
 
 
 def commit_together(store: FileTables, *additions: Addition) -> None:
-    """Append to several tables side by side, where no table tells that the others are complete."""
+    """Append to several tables side by side.
+
+    This is for tables of which none tells that the others are complete.
+    """
     store.run_together([partial(_append, store, addition) for addition in additions])
 
 
@@ -43,18 +49,18 @@ def _append(store: FileTables, addition: Addition) -> list[File]:
 
 
 def add_blocks(table: Table, name: str, blocks: TaskRows) -> Addition:
-    """Return the results of tasks as an addition of the table's partition `name`."""
+    """Return tasks' results as an addition to the partition `name`."""
     (column,) = table.partition_by
     return Addition(table, name, TaskParts([(blocks, {column: name})]))
 
 
 def add_checks(run_id: str, checks: Sequence[Check]) -> Addition:
-    """Return the addition of a run's checks to `checks`."""
+    """Return a run's checks as an addition to `checks`."""
     return Addition(CHECKS, rows=check_rows(run_id, checks))
 
 
 def check_rows(run_id: str, checks: Sequence[Check]) -> list[dict[str, Any]]:
-    """Return rows of `checks`; a check that has passed gets the severity `info`."""
+    """Return rows of `checks`; a passed check is `info`."""
     return [
         {
             "run_id": run_id,

@@ -1,11 +1,10 @@
-"""Delta tables without rows in Java: tasks write Parquet files, and the driver commits them.
+"""Delta tables written by tasks and committed by the driver.
 
 Spark's own writer takes each value out of Arrow into a row and from there into a column again, and its
-first commit in a process compiles for seconds. Here a task writes the Arrow table that it holds, and
-`deltalake` appends the files to the log, all or none of them. Rows that the driver holds are written and
-read by `deltalake` too: no Spark job, some ten milliseconds. This works for folders that the driver and all
-workers see under one path, for object storage and for HDFS; elsewhere (catalogs that commit themselves)
-Spark reads and writes.
+first commit in a process compiles for seconds. Here a task writes its Arrow table as a Parquet file, and
+`deltalake` appends the files to the log, all or none. It also writes and reads the driver's own rows: no
+Spark job, some ten milliseconds. This works for folders that the driver and all workers see under one
+path, for object storage and for HDFS; elsewhere (catalogs that commit themselves) Spark reads and writes.
 """
 
 from __future__ import annotations
@@ -47,19 +46,19 @@ if TYPE_CHECKING:
     from recbench_spark.storage.blocks import TaskRows
 
 WRITER_VERSION = 2
-"""Highest writer version for `can_commit`: tables of a later one may require what this module does not do
-(constraints, deletion vectors). NOT NULL belongs to version 2; readers of labelled rows let no NULL pass.
-"""
+"""Highest writer version for `can_commit`. Later ones may require constraints or deletion vectors; this
+module lacks them. NOT NULL belongs to version 2; readers of labelled rows let no NULL pass."""
 
 
 class ConflictError(Exception):
-    """Another writer committed first, or an answer was cut: the same commit may succeed when it is tried
-    again.
-    """
+    """Error of a lost race or cut answer: try again."""
 
 
 class File(NamedTuple):
-    """A Parquet file of a table: path, bytes, rows, a partition of its own, notes of its task (NOTES)."""
+    """One Parquet file in a table, with its partition.
+
+    Its size is in bytes; its notes come from its task (NOTES).
+    """
 
     path: str
     size: int
@@ -69,23 +68,23 @@ class File(NamedTuple):
 
 
 def can_commit(folder: str) -> bool:
-    """Return whether this module may add files to a table."""
+    """Check whether this module may add files to a table."""
     return can_append(folder, WRITER_VERSION)
 
 
 def is_committed(folder: str, once: str) -> bool:
-    """Return whether an append of this name has been committed."""
+    """Check whether an append of this name was committed."""
     with hold_table(folder) as table:
         return find_append(table, folder, once) is not None
 
 
 def write_files(blocks: TaskRows, folder: str, partition: Mapping[str, str]) -> list[File]:
-    """Write the result of each block task as a Parquet file in one partition of a table.
+    """Write each task's result as a partition's Parquet file.
 
-    A task that is repeated writes another file. VACUUM removes files that are not returned.
+    A repeated task writes another file. VACUUM removes files not returned.
 
     Args:
-        blocks: the rows of each task, and the function that it applies to them.
+        blocks: each task's rows, and the function to apply to them.
         folder: folder of the table.
         partition: column -> value; no file holds these columns.
     """
@@ -97,12 +96,13 @@ def write_files(blocks: TaskRows, folder: str, partition: Mapping[str, str]) -> 
 
 
 def require_visible(folder: str, files: Sequence[File]) -> None:
-    """Check that the driver sees the files that tasks wrote.
+    """Check that the driver sees the files written by tasks.
 
     Raises:
-        StoreError: a file is missing: a worker's host wrote it to a disk of its own.
+        StoreError: a file is missing: a worker's host wrote it to its own disk.
     """
-    # One file shows that workers reach the same object storage. On HDFS each host may mean another cluster.
+    # One file proves that workers reach the same object storage. On HDFS each host may mean another
+    # cluster.
     alike = is_object_storage(folder) and not is_hdfs(folder)
     checked = files[:1] if alike else files
     places = [join_uri(folder, file.path) for file in checked]
@@ -115,7 +115,7 @@ def require_visible(folder: str, files: Sequence[File]) -> None:
 
 
 Select = Callable[[Sequence[File], Sequence[str]], Sequence[File]]
-"""Returns which new files to add to a partition, given the paths of its present files."""
+"""Chooses the new files to add to a partition, given the paths of its present files."""
 
 
 def commit(
@@ -125,16 +125,16 @@ def commit(
     once: str,
     select: Select | None = None,
 ) -> bool:
-    """Append files to the table in one version, unless an append of this name exists.
+    """Append files in one version, once under this name.
 
-    Files that are not added stay until VACUUM: a commit whose answer was lost may name them.
+    Files left out stay until VACUUM: a commit whose answer was lost may name them.
 
     Args:
         folder: folder of the table.
         files: as `write_files` returns them.
-        partition: column -> value, for files without a partition of their own.
+        partition: column -> value, for files without their own partition.
         once: the append's name (Delta's transaction identifier).
-        select: chooses the files to add by the files of the partition; None: all. Of two writers that
+        select: chooses the files to add, given the partition's files; None: all. Of two writers which
             choose by the same version one must choose again, as in `append_missing`.
 
     Returns:
@@ -168,7 +168,7 @@ def append(table: DeltaTable, files: Sequence[File], partition: Mapping[str, str
     """Append files to the table as it was opened.
 
     Raises:
-        CommitFailedError: an append of one of the names has been committed since then; `deltalake` compares
+        CommitFailedError: an append under one of the names was committed since then; `deltalake` compares
             names.
     """
     from deltalake import CommitProperties  # noqa: PLC0415
@@ -190,21 +190,22 @@ def append(table: DeltaTable, files: Sequence[File], partition: Mapping[str, str
 
 
 def keep_logs() -> Any:
-    """Return properties of a commit that leave old logs to Spark, as the table's properties say."""
+    """Return commit properties for leaving old logs to Spark."""
     from deltalake import PostCommitHookProperties  # noqa: PLC0415
 
     return PostCommitHookProperties(cleanup_expired_logs=False)
 
 
 COMMITS_A_CHECKPOINT = 20
-"""Commits to a table of object storage after which its log is summed up in a file. To open a table is two
+"""Commits after which the log of a table in object storage is summed up in a file. To open a table is two
 requests for each commit since then."""
 
 
 def _sum_up_log(table: DeltaTable, folder: str) -> None:
-    """Write a checkpoint where it is time for one. A failure is none: the log is whole without it.
+    """Write a checkpoint when it is time; failures are harmless.
 
-    The table is at the version that was open before the commit; that of a new table is not summed up.
+    The log is whole without one. The table is at the version from before the commit; a new table's is not
+    summed up.
     """
     version = table.version()
     if is_object_storage(folder) and version and version % COMMITS_A_CHECKPOINT == 0:
@@ -221,10 +222,10 @@ def write_file(
     *,
     whole: str = "",
 ) -> File:
-    """Write the named columns that rows have as a new file of a table's partition.
+    """Write rows' named columns as a partition's new file.
 
     `inside`: columns within lists and maps whose values repeat, as Parquet names them; for other columns a
-    dictionary type says so. `whole`: the column of ids whose rows are all in this file.
+    dictionary type says so. `whole`: a column of ids with all their rows in this file.
     """
     notes = (rows.schema.metadata or {}).get(NOTES)
     rows = rows.select([name for name in names if name in rows.column_names]).replace_schema_metadata(None)
@@ -241,32 +242,37 @@ def write_file(
 # ------------------------------------------------------------------------- rows that the driver holds
 
 CHECKED_VERSION = 3
-"""Writer version of tables with CHECK constraints, which `deltalake` checks for the rows that it writes."""
+"""Writer version of tables with CHECK constraints; `deltalake` checks them for the rows it writes."""
 
 Since = tuple[str, datetime] | None
 """A column of moments, and a moment: only later rows count."""
 
 Filters = Sequence[tuple[str, str, Any]]
-"""Triples (column, operator, value) that must all hold, as the readers of Parquet take them."""
+"""Triples (column, operator, value), which must all hold, as Parquet readers take them."""
 
 
 def can_append(folder: str, version: int = CHECKED_VERSION) -> bool:
-    """Return whether `append_rows` may write to a table, by the highest writer version."""
+    """Check whether `append_rows` may write, by the writer version.
+
+    It must not exceed `version`.
+    """
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     try:
         with hold_table(folder, latest=False) as table:
             return bool(table.protocol().min_writer_version <= version)
-    except DeltaError:  # a feature that this library does not know
+    except DeltaError:  # a feature unknown to this library
         return False
 
 
 def append_rows(folder: str, rows: pa.Table, once: str) -> bool:
-    """Append rows to the table in one version, unless an append of this name exists; as `commit`.
+    """Append rows in one version, once under this name.
+
+    The result is that of `commit`.
 
     Raises:
         ConflictError: another writer was faster; try again.
-        StoreError: a constraint of the table forbids a row, or the folder cannot be written to.
+        StoreError: a constraint of the table forbids a row, or the folder is not writable.
     """
     from deltalake import CommitProperties  # noqa: PLC0415
     from deltalake.transaction import Transaction  # noqa: PLC0415
@@ -280,7 +286,7 @@ def append_rows(folder: str, rows: pa.Table, once: str) -> bool:
 
 @contextmanager
 def _hold_version(folder: str) -> Iterator[DeltaTable]:
-    """Open a table for one write; ConflictError where another writer's commit came first."""
+    """Open a table for one write; ConflictError: another was first."""
     try:
         with open_for_write(folder) as table:
             yield table
@@ -295,7 +301,7 @@ def _write_rows(
     properties: CommitProperties,
     predicate: str | None = None,
 ) -> None:
-    """Append rows; with a predicate of SQL, replace the rows that fulfil it."""
+    """Append rows; with a SQL predicate, replace its rows."""
     from deltalake import write_deltalake  # noqa: PLC0415
 
     refuse_nulls(folder, rows)
@@ -309,10 +315,10 @@ def _write_rows(
 
 @contextmanager
 def explain_delta_errors(action: str, place: str, hint: str = "run again") -> Iterator[None]:
-    """Turn errors of `deltalake` into StoreError, and those after which a write may be tried again.
+    """Turn errors of `deltalake` into StoreError or ConflictError.
 
-    After an answer that was cut each write may be tried again: its name tells whether it is in the log, or
-    a second one changes nothing.
+    After a cut answer each write may be tried again: its name tells whether it is in the log, or a second
+    one changes nothing.
 
     Args:
         action: a verb, for the message.
@@ -340,21 +346,21 @@ def explain_delta_errors(action: str, place: str, hint: str = "run again") -> It
 
 
 class Presence(str):
-    """Name of a column in a key that counts only as NULL or not NULL."""
+    """A key's column, compared only as NULL or not."""
 
 
 def append_missing(folder: str, rows: pa.Table, key: Sequence[str], since: Since = None) -> int:
-    """Append those rows whose key no row of the table has, in one version.
+    """Append rows whose key the table lacks, in one version.
 
     All such commits to a table use one transaction identifier. `deltalake` refuses a commit if another one
-    of that identifier was made after the table was opened. So of two writers that read the same version,
-    one must read again. Rows that somebody deleted can be appended again.
+    under that identifier was made after the table was opened. So of two writers that read the same
+    version, one must read again. Deleted rows can be appended again.
 
     Args:
         folder: folder of the table.
-        rows: few, no two of them with one key.
+        rows: few, no two with one key.
         key: columns whose values together identify a row; the first is never NULL.
-        since: a column and a moment; only later rows of the table count. None: all count.
+        since: a column and a moment; only the table's later rows count. None: all count.
 
     Returns:
         The number of rows appended.
@@ -374,13 +380,13 @@ def append_missing(folder: str, rows: pa.Table, key: Sequence[str], since: Since
 
 
 def drop_repeated_keys(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """Return the rows; of several with the same key only the first one stays."""
+    """Keep only the first row of several with one key."""
     first = {row_key: n for n, row_key in reversed(list(enumerate(_row_keys(rows, key))))}
     return rows.take(pa.array(sorted(first.values()), pa.int64()))
 
 
 def _row_keys(rows: pa.Table, key: Sequence[str]) -> list[str]:
-    """Return the key of each row as text, since lists and maps have no hash."""
+    """Return rows' keys as text: lists have no hash."""
     return [
         repr([row[name] is not None if isinstance(name, Presence) else row[name] for name in key])
         for row in rows.select(key).to_pylist()
@@ -388,7 +394,10 @@ def _row_keys(rows: pa.Table, key: Sequence[str]) -> list[str]:
 
 
 def _next_commit(table: DeltaTable, folder: str, token: str) -> CommitProperties:
-    """Return properties of a commit that fails if another one of the same token comes first."""
+    """Return properties for a commit without an earlier rival.
+
+    A commit with the same token is a rival.
+    """
     from deltalake import CommitProperties  # noqa: PLC0415
     from deltalake.transaction import Transaction  # noqa: PLC0415
 
@@ -397,16 +406,17 @@ def _next_commit(table: DeltaTable, folder: str, token: str) -> CommitProperties
 
 
 def replace_rows(folder: str, rows: pa.Table, column: str, value: str) -> None:
-    """Replace all rows that have a value in a column, in one version; errors as `append_missing`."""
+    """Replace a value's rows in one version (errors: `append_missing`)."""
     with _hold_version(folder) as table:
         properties = _next_commit(table, folder, f"{column}={value}")
         _write_rows(table, folder, rows, properties, f"{column} = {quote_sql(value)}")
 
 
 def delete_rows(folder: str, column: str, values: Sequence[str]) -> None:
-    """Delete the rows whose column has one of the values, in one version; errors as `append_missing`.
+    """Delete rows with these values, in one version.
 
-    Files of which all rows go are only named in the log; others are written again here, in streams.
+    Errors are those of `append_missing`. A file whose rows all go is only named in the log; others are
+    written again here, in streams.
     """
     predicate = f"{column} IN ({', '.join(map(quote_sql, values))})"
     with _hold_version(folder) as table, explain_delta_errors("delete from", folder):
@@ -415,7 +425,7 @@ def delete_rows(folder: str, column: str, values: Sequence[str]) -> None:
             pa.schema(table.schema().to_arrow()),
         )
         if column in schema.names and column not in table.metadata().partition_columns:
-            # `delete` would write texts of a type that Arrow's filters do not know.
+            # `delete` would write texts in a type unknown to Arrow's filters.
             _write_rows(table, folder, schema.empty_table(), properties, predicate)
         else:
             table.delete(predicate, commit_properties=properties, post_commithook_properties=keep_logs())
@@ -423,7 +433,7 @@ def delete_rows(folder: str, column: str, values: Sequence[str]) -> None:
 
 
 def remove_files(folder: str, lost: Set[str]) -> None:
-    """Remove data files from the log, in one version, without reading them; errors as `append_missing`."""
+    """Remove unread files from the log; errors as `append_missing`."""
     from deltalake.transaction import AddAction, RemoveAction  # noqa: PLC0415
 
     with _hold_version(folder) as table, explain_delta_errors("write", folder):
@@ -440,7 +450,9 @@ def remove_files(folder: str, lost: Set[str]) -> None:
 
 
 def refuse_nulls(folder: str, rows: pa.Table) -> None:
-    """Check columns that may not hold NULL; the writer reports them under various errors.
+    """Refuse NULL where a column forbids it.
+
+    The writer reports it under various errors.
 
     Raises:
         StoreError: such a column holds NULL.
@@ -456,27 +468,27 @@ def read_rows(
     columns: Iterable[str] | None = None,
     version: int | None = None,
 ) -> pa.Table:
-    """Read the rows of a table that fulfil all filters into memory; they must be few."""
+    """Read a table's few filtered rows into memory."""
     return select_rows(read_dataset(folder, version), filters, columns)
 
 
 def select_rows(rows: Dataset, filters: Filters = (), columns: Iterable[str] | None = None) -> pa.Table:
-    """Read rows that fulfil all filters into memory."""
+    """Read filtered rows into memory."""
     names = rows.schema.names if columns is None else list(columns)
     if any(operator == "in" and not value for _, operator, value in filters):
-        return rows.schema.empty_table().select(names)  # Arrow finds no type for an empty list
+        return rows.schema.empty_table().select(names)  # Arrow infers no type for an empty list
     condition = filters_to_expression([list(filters)]) if filters else None
     return rows.to_table(columns=names, filter=condition)
 
 
 def partition_values(folder: str, column: str) -> list[str]:
-    """Return the values of a partition column that have files."""
+    """Return a partition column's values with files."""
     with hold_table(folder) as table:
         return sorted({partition[column] for partition in table.partitions()})
 
 
 def read_column_values(folder: str, column: str) -> set[str]:
-    """Return the distinct values of a text column; one batch of that column is in memory."""
+    """Return a text column's distinct values, holding one batch."""
     distinct: set[str] = set()
     for batch in read_dataset(folder).to_batches(columns=[column]):
         distinct.update(batch.column(0).unique().to_pylist())

@@ -1,9 +1,9 @@
-"""Open Delta tables with `deltalake` by the name of their folder, whatever characters the name has.
+"""Open Delta tables with `deltalake`, whatever the folder's name.
 
 `deltalake` takes a table's place for a URL and decodes it more than once: it looks for a folder with `%20`
 in its name under another name, and one with `[` ends the library in a panic. For such a folder this module
 makes a private one with a plain name, whose `_delta_log` is a link to the real log. Data files are read in
-their real folder. URIs of object storage are passed on with the settings that reach it.
+their real folder. Object storage gets its URI and the settings to reach it.
 """
 
 from __future__ import annotations
@@ -48,13 +48,14 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 UNSUPPORTED_CHARACTERS = re.compile(r"[%\[\]\\^|\x00-\x1f\x7f]")
-"""Characters that `deltalake` does not accept in the name of a table's folder."""
+"""Characters refused by `deltalake` in the name of a table's folder."""
 
 MAPPING = "delta.columnMapping.mode"
 """Property of a table whose columns have other names in its files, or ids."""
 
 PLAIN_FEATURES = frozenset({"timestampNtz", "variantType", "variantType-preview"})
-"""Features of Delta that leave the rows to the files: names, types and deletions are what they say."""
+"""Delta's features which leave the rows to the files: the files have the right names, types and deletions.
+"""
 
 _plain_folders: dict[str, Path] = {}
 """Real folder -> the private folder with a link to its log."""
@@ -63,7 +64,7 @@ _plain_folders: dict[str, Path] = {}
 def open_table(place: str | Path, version: int | None = None) -> DeltaTable:
     """Open a table.
 
-    If the table's folder has an odd name, the paths inside the result are private ones: take files from
+    If the table's folder has an odd name, the paths inside the result are private: take files from
     `list_files`, rows from `read_dataset`, and write with `open_for_write`.
 
     Args:
@@ -71,7 +72,7 @@ def open_table(place: str | Path, version: int | None = None) -> DeltaTable:
         version: None: the latest.
 
     Raises:
-        DeltaError: there is no table, or it has features that `deltalake` does not know.
+        DeltaError: there is no table, or it has features unknown to `deltalake`.
         StoreError: an object storage does not answer, or refuses.
     """
     from deltalake import DeltaTable  # noqa: PLC0415
@@ -79,24 +80,24 @@ def open_table(place: str | Path, version: int | None = None) -> DeltaTable:
     uri, options = _table_uri(place), delta_options(place)
     try:
         return repeat_if_cut(lambda: DeltaTable(uri, version=version, storage_options=options))
-    except OSError as error:  # of object storage; a folder that is no table has errors of `deltalake`
+    except OSError as error:  # object storage; a folder without a table has errors of `deltalake`
         if not is_object_storage(place):
             raise
         raise storage_error(str(place), str(error)) from None
 
 
 KEEP_SECONDS = 60.0
-"""Time after a look at a table of object storage in which its protocol counts as known."""
+"""For so long after a look, a table's protocol in object storage counts as known."""
 
 COMMIT_NAME = re.compile(r"[0-9]{20}\.json")
 
 
 class _KeptTable:
-    """A table of object storage that this process keeps open, so that a later look reads new commits alone.
+    """A table in object storage, kept open in this process.
 
-    One thread uses it at a time, since a look and a commit change it. `seen`: version and ETag of the last
-    commit that a look has seen, by which a table is known that somebody removed and made again. `options`:
-    settings with which the table was opened; keys that were renewed open it anew.
+    So a later look reads new commits alone. One thread uses it at a time, since a look and a commit change
+    it. `seen`: version and ETag of the last commit in a look, which tell when somebody has removed the
+    table and made it again. `options`: settings from the opening; renewed keys open it anew.
     """
 
     def __init__(self) -> None:
@@ -109,7 +110,10 @@ class _KeptTable:
 
     @contextmanager
     def hold(self, place: str, version: int | None, *, latest: bool) -> Iterator[DeltaTable]:
-        """Open the table for a block; after an error in it the table is opened anew."""
+        """Open the table for a block.
+
+        After an error in the block the table is opened anew.
+        """
         with self.lock:
             options = delta_options(place)
             if options != self.options and not self.depth:
@@ -141,9 +145,9 @@ class _KeptTable:
         return table
 
     def _look(self, table: DeltaTable, place: str) -> bool:
-        """Read the commits since the last look; False where the table must be opened anew.
+        """Read the commits since the last look; False: open anew.
 
-        The commit that the last look has seen must be there unchanged. This process may have added others.
+        The last look's commit must be there unchanged. This process may have added others.
         """
         version, tag = self.seen
         tags = _list_commits(place, version)
@@ -160,9 +164,10 @@ class _KeptTable:
 
 
 def _list_commits(place: str, version: int) -> dict[int, str]:
-    """Return the ETags of the commits of a table from a version on, a thousand at most.
+    """Return the ETags of commits from a version on.
 
-    HDFS lists no folder from a name on, so there the versions are asked for by their names.
+    They are a thousand at most. HDFS lists no folder from a name on, so there each version is asked for by
+    name.
     """
     log = join_uri(place, LOG)
     if is_hdfs(place):
@@ -181,11 +186,13 @@ _kept_lock = threading.Lock()
 def hold_table(
     place: str | Path, version: int | None = None, *, latest: bool = True
 ) -> Iterator[DeltaTable]:
-    """Open a table for a block; one of object storage stays open for later blocks of this process.
+    """Open a table for a block.
+
+    A table of object storage stays open, for later blocks of this process.
 
     Args:
         place, version: as for `open_table`.
-        latest: false where any version will do that this process has seen within a minute.
+        latest: false where any version from the last minute in this process will do.
 
     Raises:
         DeltaError, StoreError: as `open_table`.
@@ -200,17 +207,22 @@ def hold_table(
 
 
 def list_features(table: DeltaTable) -> list[str]:
-    """Return the features of a table whose files alone are not its rows, in order; mostly none."""
+    """Return features which make rows differ from the files.
+
+    They are in order; mostly there are none.
+    """
     mode = table.metadata().configuration.get(MAPPING, "none")
     features = {*(table.protocol().reader_features or ())} - PLAIN_FEATURES - {"columnMapping"}
     return sorted(features | ({f"columnMapping by {mode}"} if mode != "none" else set()))
 
 
 def read_dataset(place: str | Path, version: int | None = None) -> Dataset:
-    """Open the rows of a table without reading them yet; arguments and errors as `open_table`.
+    """Open a table's rows without reading them yet.
+
+    Arguments and errors are those of `open_table`.
 
     Raises:
-        FallbackToSpark: features by which the files alone are not the rows.
+        FallbackToSpark: with the table's features, the files alone are not the rows.
     """
     system = None
     if has_odd_name(place):
@@ -221,19 +233,19 @@ def read_dataset(place: str | Path, version: int | None = None) -> Dataset:
             raise FallbackToSpark(f"{place} has features of Delta that are Spark's: {', '.join(features)}")
         if is_object_storage(place):
             system = open_small_files(table, str(place))
-        # Spark's old timestamps have 96 bits, which nanoseconds hold up to 2262 alone.
+        # Spark's old timestamps have 96 bits; nanoseconds hold them up to 2262 alone.
         options = ParquetReadOptions(coerce_int96_timestamp_unit="us")
         return table.to_pyarrow_dataset(filesystem=system, parquet_read_options=options)
 
 
 def list_files(place: str | Path, partition: Mapping[str, str] | None = None) -> list[str]:
-    """Return the paths or URIs of a table's data files, in the log's order.
+    """Return a table's data files in the log's order.
 
-    The log holds paths as encoded URIs. The caller holds one path per file.
+    They are paths or URIs; the log holds paths as encoded URIs. The caller holds one path per file.
 
     Args:
         place: folder of this machine, or a URI.
-        partition: column -> value of the wanted files; None: all files.
+        partition: column -> value in the wanted files; None: all files.
 
     Raises:
         DeltaError: as `open_table`.
@@ -244,9 +256,9 @@ def list_files(place: str | Path, partition: Mapping[str, str] | None = None) ->
 
 
 def list_file_sizes(place: str | Path, partition: Mapping[str, str]) -> dict[str, int]:
-    """Return the bytes of each data file of a partition as the log has them, by path or URI.
+    """Return the bytes of a partition's data files, by path.
 
-    Args, errors: as `list_files`.
+    The log has them. Args, errors: as `list_files`.
     """
     with hold_table(place) as table:
         return measure_table_files(table, place, partition)
@@ -255,7 +267,7 @@ def list_file_sizes(place: str | Path, partition: Mapping[str, str]) -> dict[str
 def measure_table_files(
     table: DeltaTable, place: str | Path, partition: Mapping[str, str]
 ) -> dict[str, int]:
-    """Return the bytes of each data file of a partition of an open table, as `list_file_sizes`."""
+    """Return `list_file_sizes` of an open table."""
     actions = _list_actions(table, place, partition)
     return dict(zip(_real_files(place, actions), actions["size_bytes"].to_pylist(), strict=True))
 
@@ -263,28 +275,33 @@ def measure_table_files(
 def list_table_files(
     table: DeltaTable, place: str | Path, partition: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Return the paths of the data files of an open table; arguments and errors as for `list_files`."""
+    """Return `list_files` of an open table."""
     return _real_files(place, _list_actions(table, place, partition or {}))
 
 
 def _real_files(place: str | Path, actions: pa.Table) -> list[str]:
-    """Return the paths or URIs of the files of some rows of `_list_actions`."""
+    """Return the paths or URIs from `_list_actions`."""
     folder = str(place if is_remote(place) else _real_folder(place))
     return [_real_file(folder, path) for path in actions["path"].to_pylist()]
 
 
 def list_stored_files(table: DeltaTable, place: str | Path) -> dict[str, dict[str, Any]]:
-    """Return for each data file of an open table, by path or URI, what the log has of it."""
+    """Return the log's facts on each data file, by path.
+
+    The table is open; a path may be a URI.
+    """
     actions = _list_actions(table, place, {})
     return dict(zip(_real_files(place, actions), actions.to_pylist(), strict=True))
 
 
 def count_rows(place: str | Path, partition: Mapping[str, str]) -> int | None:
-    """Count the rows of a partition from the log; None where a file has no statistics.
+    """Count a partition's rows from the log; None: no statistics.
+
+    One file without statistics is enough for None.
 
     Args:
         place: folder of this machine, or a URI.
-        partition: column -> value of the counted files.
+        partition: column -> value in the files to count.
 
     Raises:
         DeltaError, StoreError: as `list_files`.
@@ -296,7 +313,10 @@ def count_rows(place: str | Path, partition: Mapping[str, str]) -> int | None:
 
 
 def _list_actions(table: DeltaTable, place: str | Path, partition: Mapping[str, str]) -> pa.Table:
-    """Return a row for each file of a partition: path, num_records ... Raises StoreError."""
+    """Return a row for each file in a partition.
+
+    Columns are path, num_records ... Raises StoreError.
+    """
     missing = set(partition) - set(table.metadata().partition_columns)
     if missing:
         raise StoreError(f"{place} is not partitioned by {min(missing)}", "name a column of its partitions")
@@ -308,11 +328,11 @@ def _list_actions(table: DeltaTable, place: str | Path, partition: Mapping[str, 
 
 @contextmanager
 def open_for_write(place: str | Path) -> Iterator[DeltaTable]:
-    """Open a table for one write of rows by `write_deltalake`, which appends or replaces rows.
+    """Open a table for one write by `write_deltalake`.
 
-    For a folder with an odd name, the rows and their commit are made in a private folder, which has links
-    to the real log's files and to the data. At the end the new files move to the real folder, and then the
-    commit gets its name there.
+    It appends or replaces rows. For a folder with an odd name, the rows and their commit are made in a
+    private folder, which has links to the real log's files and to the data. At the end the new files move
+    to the real folder, and then the commit gets its name there.
 
     Raises:
         FileExistsError: another writer's commit has that name already; nothing was written.
@@ -339,7 +359,7 @@ def open_for_write(place: str | Path) -> Iterator[DeltaTable]:
 
 
 def _publish_commits(stage: Path, real: Path) -> None:
-    """Move data files to the real folder, then publish the commits that name them."""
+    """Move data files to their folder, then publish commits."""
     new_files = [file for file in stage.rglob("*.parquet") if not file.is_symlink()]
     for file in [file for file in new_files if LOG not in file.relative_to(stage).parts]:
         target = real / file.relative_to(stage)
@@ -353,7 +373,10 @@ def _publish_commits(stage: Path, real: Path) -> None:
 
 
 def _real_file(folder: str, stored: str) -> str:
-    """Return the path or URI of a data file in the log; a shallow clone names files of other tables."""
+    """Return a log's data file as a path or URI.
+
+    A shallow clone names other tables' files.
+    """
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", stored):
         return decode_uri(stored)
     return join_uri(folder, unquote(stored))
@@ -364,7 +387,7 @@ def _real_folder(place: str | Path) -> Path:
 
 
 def has_odd_name(place: str | Path) -> bool:
-    """Return whether a table's folder has a name that `deltalake` does not accept."""
+    """Check whether `deltalake` refuses the name of a table's folder."""
     return not is_remote(place) and UNSUPPORTED_CHARACTERS.search(str(_real_folder(place))) is not None
 
 
@@ -377,7 +400,10 @@ def _table_uri(place: str | Path) -> str:
 
 
 def _plain_folder(real: Path) -> Path:
-    """Return this process's private folder that links to the log of a real folder."""
+    """Return this process's private folder for a real one.
+
+    It links to the real folder's log.
+    """
     plain = _plain_folders.get(str(real))
     if plain is None or not (plain / LOG).is_symlink():  # somebody may have cleaned the temporary folder
         plain = _plain_folders[str(real)] = _new_folder()
@@ -386,7 +412,9 @@ def _plain_folder(real: Path) -> Path:
 
 
 def _new_folder() -> Path:
-    """Make a private folder with a plain name; it is removed when this process ends.
+    """Make a private folder with a plain name.
+
+    It is removed when this process ends.
 
     Raises:
         StoreError: the folder for temporary files has an odd name itself.
@@ -402,7 +430,7 @@ def _new_folder() -> Path:
 
 
 def _remove_in_owner(folder: Path, owner: int) -> None:
-    """Remove a private folder, but only in the process that made it, not in a fork."""
+    """Remove a private folder, except in a fork."""
     if os.getpid() == owner:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -410,17 +438,20 @@ def _remove_in_owner(folder: Path, owner: int) -> None:
 # ------------------------------------------------- small files, fetched whole once a process and kept
 
 FILE_BYTES = 1 << 21
-"""Size of a file up to which it is kept; larger ones are read in parts, by column."""
+"""Largest size of a kept file; larger ones are read in parts, by column."""
 
 KEPT_BYTES = 1 << 26
-"""Bytes of all files that are kept; those that were used longest ago go first."""
+"""Bytes of all kept files; those used longest ago go first."""
 
 _contents: OrderedDict[tuple[str, str], bytes] = OrderedDict()
 _contents_lock = threading.Lock()
 
 
 def open_small_files(table: DeltaTable, place: str) -> fs.FileSystem:
-    """Return the file system of an open table of object storage, for `to_pyarrow_dataset`."""
+    """Return an open table's file system, for `to_pyarrow_dataset`.
+
+    The table is in object storage.
+    """
     from deltalake.fs import DeltaStorageHandler  # noqa: PLC0415
 
     sizes = table._table.get_add_file_sizes()
@@ -431,7 +462,7 @@ def open_small_files(table: DeltaTable, place: str) -> fs.FileSystem:
 
 
 def _open_file(fetch: Callable[[str], Any], sizes: Mapping[str, int], place: str, path: str) -> Any:
-    """Open a file; a small one is fetched whole, unless it is there already."""
+    """Open a file; fetch a small one whole, once."""
     if sizes.get(path, FILE_BYTES + 1) > FILE_BYTES:
         return fetch(path)
     key = (place, path)

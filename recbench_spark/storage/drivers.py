@@ -1,7 +1,7 @@
-"""Drivers of storage: what each kind brings, and folders in the words of obstore.
+"""Drivers for kinds of storage; folders in obstore's words.
 
-So `objects` treats a bucket, HDFS and the folders of this machine alike. A further kind is a `Driver` under
-its scheme in `object_access.DRIVERS` and `uris.OBJECT_SCHEMES`.
+So `objects` treats a bucket, HDFS and this machine's folders alike. A further kind is a `Driver` under its
+scheme in `object_access.DRIVERS` and `uris.OBJECT_SCHEMES`.
 """
 
 from __future__ import annotations
@@ -30,20 +30,26 @@ Entry = dict[str, Any]
 
 
 class FolderTree:
-    """Lists what a storage with folders holds, in the order of an object storage."""
+    """A storage with folders, listed in an object storage's order."""
 
     open_writer: Callable[..., Any]
 
     def list_folder(self, folder: str) -> Iterable[tuple[str, Entry | None]]:
-        """Return the keys of what is directly in a folder, with its facts; None: it is a folder."""
+        """Return a folder's keys with facts; None for subfolders."""
         raise NotImplementedError
 
     def delete_folder(self, key: str) -> None:
-        """Delete a file, or a folder with all that it holds; it need not exist."""
+        """Delete a file, or a folder with its content.
+
+        It need not exist.
+        """
         raise NotImplementedError
 
     def list_with_delimiter(self, prefix: str | None = None) -> dict[str, Any]:
-        """List what is directly in a folder: names of folders as `common_prefixes`, files as `objects`."""
+        """List a folder's direct entries.
+
+        Names of folders are `common_prefixes`, files are `objects`.
+        """
         entries = self._list_sorted(prefix or "")
         return {
             "common_prefixes": [key for key, entry in entries if entry is None],
@@ -53,7 +59,9 @@ class FolderTree:
     def list(
         self, prefix: str | None = None, *, offset: str | None = None, chunk_size: int = 1000
     ) -> Iterator[Sequence[Entry]]:
-        """Yield the files below a folder in the order of their names, in lists; hidden drafts are left out.
+        """Yield the files below a folder by name, in lists.
+
+        Hidden drafts are left out.
 
         Args:
             prefix: the folder; None: all.
@@ -65,11 +73,17 @@ class FolderTree:
             yield chunk
 
     def list_drafts(self, folder: str) -> Iterator[Entry]:
-        """Yield the hidden drafts below a folder, of living writers and of killed ones."""
+        """Yield the hidden drafts below a folder.
+
+        Living or killed writers made them.
+        """
         return self._walk(folder, drafts=True)
 
     def _walk(self, folder: str, *, drafts: bool = False) -> Iterator[Entry]:
-        """Yield the files below a folder as an object storage orders them. One folder a level is held."""
+        """Yield the files below a folder, as object storage would.
+
+        One folder a level is held.
+        """
         for key, entry in self._list_sorted(folder, drafts=drafts):
             if entry is None:
                 yield from self._walk(key, drafts=drafts)
@@ -77,7 +91,7 @@ class FolderTree:
                 yield entry
 
     def _list_sorted(self, folder: str, *, drafts: bool = False) -> Sequence[tuple[str, Entry | None]]:
-        """Return what is directly in a folder; a slash counts as a part of a folder's name.
+        """Return a folder's sorted entries, folders with a slash.
 
         `drafts`: of files only the hidden drafts, else all others.
         """
@@ -90,16 +104,16 @@ class FolderTree:
 
 
 def describe_file(key: str, size: int, seconds: float) -> Entry:
-    """Describe a file, by the time of its last write, as obstore does."""
+    """Describe a file by its last write, as obstore does."""
     written = datetime.fromtimestamp(seconds, UTC)
     return {"path": key, "size": size, "last_modified": written, "e_tag": None, "version": None}
 
 
 class LocalFolders(FolderTree):
-    """The disks of this machine, by paths; links inside a folder are not followed."""
+    """This machine's disks, by paths; inner links are not followed."""
 
     def list_folder(self, folder: str) -> Iterable[tuple[str, Entry | None]]:
-        """Return the paths of what is directly in a folder, as `FolderTree.list_folder`."""
+        """Return the paths in a folder, as `FolderTree.list_folder`."""
         try:
             names = os.listdir(folder)  # noqa: PTH208 (names)
         except (FileNotFoundError, NotADirectoryError, PermissionError):
@@ -109,19 +123,22 @@ class LocalFolders(FolderTree):
                 yield key, _describe_path(key, follow=False)
 
     def head(self, key: str) -> Entry:
-        """Describe a file. Raises FileNotFoundError where there is none, or a folder."""
+        """Describe a file; FileNotFoundError for folders and missing files."""
         entry = _describe_path(key) if Path(key).exists() else None
         if entry is None:
             raise FileNotFoundError(key)
         return entry
 
     def delete(self, keys: str | Sequence[str]) -> None:
-        """Delete files, which need not exist. Their folder stays."""
+        """Delete files, which need not exist; their folder stays."""
         for key in [keys] if isinstance(keys, str) else keys:
             Path(key).unlink(missing_ok=True)
 
     def delete_folder(self, key: str) -> None:
-        """Delete a file, or a folder with all that it holds, of which nobody opens a half."""
+        """Delete a file, or a folder with its content.
+
+        Nobody opens a half of it.
+        """
         remove_published(Path(key))
 
 
@@ -131,13 +148,15 @@ def _describe_path(key: str, *, follow: bool = True) -> Entry | None:
 
 
 class Driver(NamedTuple):
-    """Functions by which one kind of storage holds a warehouse; schemes of URIs name it.
+    """Functions to hold a warehouse in one kind of storage.
+
+    Schemes of URIs name the driver.
 
     Attributes:
-        open_bucket: from the URI of a bucket and the longest seconds of a request to obstore's methods.
-        open_arrow: from a URI to Arrow's file system and the name within that.
+        open_bucket: from a bucket's URI and a request's longest seconds to obstore's methods.
+        open_arrow: from a URI to Arrow's file system and the name within it.
         delta_options: from a URI to the settings of `deltalake`.
-        explain: from a URI and the text of an error to an error in words.
+        explain: from a URI and an error's text to an error in words.
     """
 
     open_bucket: Callable[[str, float], Any]
@@ -150,12 +169,15 @@ class Driver(NamedTuple):
 
 
 def squeeze(text: str) -> str:
-    """Return a text without case, blanks and underscores, since each library spells errors otherwise."""
+    """Return a text without case, blanks and underscores.
+
+    Each library spells errors in its own way.
+    """
     return re.sub("[ _]", "", text.lower())
 
 
 def has_word(said: str, words: Sequence[str]) -> bool:
-    """Return whether a squeezed text has one of some words."""
+    """Check whether a squeezed text has one of some words."""
     return any(squeeze(word) in said for word in words)
 
 
@@ -165,23 +187,26 @@ CUT = (
     "getting list response body",
     "message length reached",
 )
-"""Words of an error after an answer whose end is missing."""
+"""Words in an error after an answer whose end is missing."""
 
 CUT_ATTEMPTS = 5
-"""Number of times that a request is made whose answers are cut."""
+"""Attempts at a request whose answers are cut."""
 
 
 def is_cut_answer(error: Exception) -> bool:
-    """Return whether the connection ended within the storage's answer.
+    """Check whether the connection ended within the storage's answer.
 
-    The libraries repeat a request without an answer, and go on with an object that is read; of a listing
-    they do not ask for the rest.
+    The libraries repeat a request without an answer, and go on with a half-read object; they do not ask for
+    the rest of a listing.
     """
     return has_word(squeeze(str(error)), CUT)
 
 
 def repeat_if_cut(action: Callable[[], T]) -> T:
-    """Run an action that changes nothing, again where the storage's answer was cut; return its result."""
+    """Repeat an action while the storage's answer is cut.
+
+    The action must change nothing. Its result is returned.
+    """
     for attempt in range(1, CUT_ATTEMPTS):
         try:
             return action()

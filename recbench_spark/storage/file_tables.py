@@ -1,4 +1,4 @@
-"""Tables whose files tasks and the driver write without Java: in a folder, or in an object storage."""
+"""Tables written without Java, in a folder or object storage."""
 
 from __future__ import annotations
 
@@ -48,42 +48,42 @@ from recbench_spark.storage.uris import is_object_storage, shorten_path
 T = TypeVar("T")
 
 RowReader = Callable[..., list[dict[str, Any]]]
-"""`FileTables.rows` of a warehouse, for what reads nothing else of it."""
+"""`FileTables.rows` of a warehouse, for readers without other needs."""
 
 MAX_DELETIONS = 10
-"""Number of times that the rows of one name can be deleted and appended again."""
+"""Times for which a name's rows can be deleted and appended again."""
 
 RUN_ID_START = re.compile(r"\d{8}T")
-"""Start of a run id: its day. Checks of graphs and models have other names."""
+"""Start of a run id: its day. Checks on graphs and models have other names."""
 
 
 @dataclass(frozen=True)
 class TaskParts:
-    """Rows that tasks compute and write when they are appended, each with their partition of the table."""
+    """Rows for tasks to compute and write, with their partitions."""
 
     parts: Sequence[tuple[TaskRows, Mapping[str, str]]]
 
 
 class TaskFiles(NamedTuple):
-    """Files that tasks have written to a folder (`FileTables.choose_folder`)."""
+    """Files written by tasks to a folder (`FileTables.choose_folder`)."""
 
     files: Sequence[File]
     folder: str
 
 
 MAX_DRIVER_BYTES = 1 << 28
-"""Bytes of files that the driver reads itself; tasks read larger ones."""
+"""Most bytes of files for the driver to read itself; tasks read larger ones."""
 
 
 class FileTables:
-    """Reading and writing of files, for warehouses that say where tables are.
+    """Base of warehouses which read and write tables as files.
 
     Attributes:
         root: folder, URI, or `catalog.schema`.
         in_catalog: true if the root is a `catalog.schema`, where Spark writes.
         spark: session of Spark; None: the warehouse has none.
         wait: seconds before the second attempt at a write.
-        workers: processes that run tasks.
+        workers: processes for tasks.
     """
 
     root: str
@@ -95,7 +95,7 @@ class FileTables:
 
     @property
     def files_root(self) -> str:
-        """Root of files that later jobs need: the warehouse's folder, where retention looks for them."""
+        """Root for files needed by later jobs; retention looks there."""
         return self.root
 
     def format_path(self, relative: str) -> str:
@@ -109,7 +109,7 @@ class FileTables:
 
     @property
     def is_file_storage(self) -> bool:
-        """True if tasks and driver write files without Java: in a folder, or in an object storage."""
+        """True if tasks and driver write files without Java."""
         return self.folder is not None or is_object_storage(self.root)
 
     @property
@@ -119,22 +119,22 @@ class FileTables:
 
     @property
     def scratch(self) -> str:
-        """Folder for rows that tasks map."""
+        """Folder for rows mapped by tasks."""
         return self.root if self.folder else str(host_folder())
 
     def require_access(self) -> None:
-        """Check that tasks can read what they need. Raises ConfigError, StoreError."""
+        """Check that tasks reach their input. Raises ConfigError, StoreError."""
 
     def drop_scratch(self) -> None:
-        """Remove the rows that this process shared with tasks, and those of killed jobs."""
+        """Remove rows shared with tasks by this or killed jobs."""
         drop_scratch(self.scratch)
 
     def location(self, name: str) -> str:
-        """Return the folder or URI of a table."""
+        """Return a table's folder or URI."""
         return f"{self.root}/{name}"
 
     def create(self, *tables: Table) -> None:
-        """Create those tables that do not exist yet, with the first commit that Spark would write."""
+        """Create missing tables with the first commit Spark would write."""
         for table in tables:
             if self.exists(table.name):
                 continue
@@ -146,7 +146,9 @@ class FileTables:
     def read_rows(
         self, table: Table, filters: Filters = (), columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """Return rows that fulfil all filters; few, since the driver holds them. No table has no rows.
+        """Return filtered rows, few enough for the driver.
+
+        A missing table has no rows.
 
         Args:
             table: a table of small rows.
@@ -154,7 +156,7 @@ class FileTables:
             columns: the wanted columns; None: all.
 
         Raises:
-            FallbackToSpark: the table has features that `deltalake` does not know.
+            FallbackToSpark: the table has features unknown to `deltalake`.
             StoreError: a file of the table is lost.
         """
         if not self.exists(table.name):
@@ -163,11 +165,11 @@ class FileTables:
             return delta_files.select_rows(self.dataset(table), filters, columns)
 
     def read_run(self, name: str, run_id: str) -> pa.Table:
-        """Read the rows of one run in a result table, as `read_rows`."""
+        """Read one run's result rows, as `read_rows`."""
         return self.read_rows(TABLES[name], [("run_id", "=", run_id)])
 
     def dataset(self, table: Table) -> Dataset:
-        """Open a table that exists, without reading rows yet; errors as `read_rows`."""
+        """Open an existing table without reading; errors as `read_rows`."""
         from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
         try:
@@ -176,7 +178,7 @@ class FileTables:
             raise FallbackToSpark(f"table {table.name}: {str(error).splitlines()[0]}") from None
 
     def count_rows(self, table: Table, column: str, value: str) -> int:
-        """Return the number of rows of a partition: from the log alone if its files have statistics."""
+        """Count a partition's rows, from the log if possible."""
         if not self.exists(table.name):
             return 0
         counted = count_rows(self.location(table.name), {column: value})
@@ -185,11 +187,11 @@ class FileTables:
         return counted
 
     def has(self, table: Table, column: str, value: str) -> bool:
-        """Return whether any row has this value."""
+        """Check whether any row has this value."""
         return self.exists(table.name) and value in self.list_values(table, column)
 
     def exists(self, name: str) -> bool:
-        """Return whether the table has been created.
+        """Check whether the table exists.
 
         Raises:
             StoreError: its folder holds files and its log no commit, for example during a restore; such a
@@ -205,7 +207,7 @@ class FileTables:
     def rows(
         self, table: Table, filters: Filters = (), columns: Sequence[str] | None = None
     ) -> list[dict[str, Any]]:
-        """Return rows that fulfil all filters as objects; arguments as `read_rows`."""
+        """Return filtered rows as objects; arguments as `read_rows`."""
         held = self.read_rows(table, filters, columns)
         rows = cast(list[dict[str, Any]], held.to_pylist())
         for name in (field.name for field in held.schema if pa.types.is_map(field.type)):
@@ -213,26 +215,24 @@ class FileTables:
                 row[name] = None if row[name] is None else dict(row[name])
         return rows
 
-    # ------------------------------------------------------------------------------- small rows
-
     def append(self, rows: Any, table: Table, once: str = "", named_by: str = "") -> list[File]:
-        """Append rows in one version; a second append under the same name does nothing.
+        """Append rows in one version, once under a name.
 
         Appends never conflict with one another. A repeated attempt has the same name.
 
         Args:
-            rows: rows that the driver holds (column -> value, or an Arrow table; missing columns are NULL),
+            rows: rows of the driver (column -> value, or an Arrow table; missing columns are NULL),
                 `TaskParts`, or `TaskFiles`.
             table: the table; it is created if it does not exist yet.
             once: name of the append; empty: a new one.
-            named_by: column in which rows of the driver carry `once`. They are appended again where
-                somebody deleted them: the log remembers the name, so they get the next one.
+            named_by: column in which the driver's rows carry `once`. If somebody deleted them they are
+                appended again under the next name, since the log remembers the first.
 
         Returns:
-            The files that tasks wrote now, with what their tasks noted.
+            The files written now by tasks, with their notes.
 
         Raises:
-            StoreError: a constraint of the table forbids a row, or the folder cannot be written to.
+            StoreError: a constraint of the table forbids a row, or the folder is not writable.
             FallbackToSpark: as `choose_folder`.
         """
         if isinstance(rows, TaskFiles):
@@ -252,16 +252,16 @@ class FileTables:
     def append_missing(
         self, rows: Sequence[Mapping[str, Any]], table: Table, key: Sequence[str], since: Since = None
     ) -> None:
-        """Append rows that the driver holds, except those whose key a row of the table has.
+        """Append the driver's rows whose key the table lacks.
 
-        Of two jobs that append equal rows at the same moment, one reads the table again and leaves them
+        Of two jobs which append equal rows at the same moment, one reads the table again and leaves them
         out.
 
         Args:
             rows: column -> value.
             table: a table of small rows.
             key: columns whose values together identify a row; the first is never NULL.
-            since: a column and a moment; only later rows of the table count. None: all count.
+            since: a column and a moment; only the table's later rows count. None: all count.
         """
         new = delta_files.drop_repeated_keys(arrow_rows(rows, table), key)
         if new.num_rows:
@@ -271,45 +271,45 @@ class FileTables:
     def replace_rows(
         self, rows: Sequence[Mapping[str, Any]], table: Table, column: str, value: str
     ) -> None:
-        """Replace all rows that have a value in a column, in one version."""
+        """Replace all rows with a value, in one version."""
         self.create(table)
         new = arrow_rows(rows, table)
         self.retry(f"write {table.name}", partial(self._replace_rows, new, table, column, value))
 
     def delete(self, name: str, column: str, values: Sequence[str]) -> None:
-        """Delete the rows whose column has one of the values."""
+        """Delete rows with one of these values in a column."""
         place = self._open_files(name)
         self.retry(f"clean {name}", partial(delta_files.delete_rows, place, column, values))
 
     # ------------------------------------------------------------------------------- upkeep
 
     def optimize(self, name: str, without: tuple[str, Sequence[str]] = ("", ())) -> None:
-        """Compact small files into large ones, in the table's layout; `without`: partitions left alone.
+        """Compact small files, in the table's layout.
 
-        The rows go through the driver in streams (`table_upkeep`).
+        `without`: partitions to leave alone. The driver streams the rows (`table_upkeep`).
         """
         place, (column, values) = self._open_files(name), without
         self.retry(f"optimize {name}", partial(table_upkeep.compact_files, place, column, values))
 
     def vacuum(self, name: str, hours: int) -> None:
-        """Remove files that no version of the last hours uses, also those of killed writers.
+        """Remove files unused in the last hours, also killed writers'.
 
-        Files that were written since the start of the oldest run at work stay. Delta compares times of
-        files with this host's clock, so the difference is added where it is ahead of the storage's clock.
-        On object storage no mark says since when a run is at work: `hours` must be longer than a night.
+        Files written since the start of the oldest run at work stay. Delta compares files' times with this
+        host's clock, so the difference is added where the host is ahead of the storage. On object storage
+        no mark tells since when a run is at work: `hours` must be longer than a night.
         """
         place = self._open_files(name)
         kept = hours if self.folder is None else count_hours_to_keep(self.folder, hours)
         self.retry(f"vacuum {name}", partial(table_upkeep.vacuum_files, place, kept))
 
     def _open_files(self, name: str) -> str:
-        """Return the place of a table whose files the driver may exchange. Raises FallbackToSpark."""
+        """Return the place of exchangeable files. Raises FallbackToSpark."""
         if self.folder is not None and not self.keeps_files(TABLES[name]):
             raise FallbackToSpark(f"table {name} of the warehouse")
         return self.location(name)
 
     def keeps_files(self, table: Table) -> bool:
-        """Return whether the driver may exchange the files of an existing table, without Spark."""
+        """Check whether the driver may exchange an existing table's files."""
         return self._uses_deltalake(table)
 
     def _append_arrow(self, rows: pa.Table, table: Table, once: str) -> None:
@@ -326,11 +326,13 @@ class FileTables:
         return retry_while(is_delta_conflict, what, action, self.wait)
 
     def run_together(self, actions: Sequence[Callable[[], object]]) -> None:
-        """Run actions on different tables or files, as `object_access.map_together`."""
+        """Run actions on several tables or files, as `map_together`."""
         map_together(self.root, lambda action: action(), actions)
 
     def choose_folder(self, table: Table) -> str:
-        """Create a table, and return the folder in which tasks write files for `append`.
+        """Create a table; return the folder for tasks' files.
+
+        `append` takes them from there.
 
         Raises:
             FallbackToSpark: Spark must write the table, and this warehouse has none.
@@ -345,15 +347,16 @@ class FileTables:
         raise FallbackToSpark(f"table {table.name} of the warehouse has rules that tasks do not check")
 
     def shorten_path(self, path: str, subfolder: str) -> str:
-        """Return a path as a row shows it: relative to the warehouse below a folder of it (`uris`)."""
+        """Return a path as rows show it (`uris.shorten_path`)."""
         return shorten_path(path, None if self.in_catalog else self.root, subfolder)
 
     def list_lost_files(
         self, table: Table, is_owner: Callable[[str], bool] | None = None
     ) -> list[table_upkeep.LostFile]:
-        """List the lost files of a table; of partitions with some values of its first column alone.
+        """List a table's lost files, of all or some partitions.
 
-        A catalog where Spark writes keeps the names of its files to itself: there none is looked for.
+        Its first column's values choose partitions. A catalog where Spark writes keeps its files' names to
+        itself: there none is looked for.
         """
         if self.in_catalog or not self.exists(table.name):
             return []
@@ -361,44 +364,45 @@ class FileTables:
         return table_upkeep.list_lost_files(self.location(table.name), column, is_owner)
 
     def take_turns(self, name: str, report: Report) -> AbstractContextManager[object]:
-        """Hold the lock of a work while others of its name wait; only a folder has such locks."""
+        """Hold a work's lock; without a folder there is none."""
         folder = self.folder
         return nullcontext() if folder is None else take_turns(folder / MARKS_FOLDER / name, report)
 
     def open_progress_folder(self) -> Path | None:
-        """Return a new folder in which tasks note their progress; None: the warehouse is no folder."""
+        """Return a new folder for tasks' progress notes, if possible."""
         return None if self.folder is None else Path(scratch_folder(str(self.folder)))
 
     def note_run(self, run_id: str) -> None:
-        """Mark a run of this process as at work, so that cleaning keeps its rows."""
+        """Mark this process's run, so that cleaning keeps it."""
         if self.folder is not None:
             note_run(self.folder, run_id)
 
     def end_runs(self) -> None:
-        """Remove the marks of this process: its runs have ended."""
+        """Remove this process's marks: its runs have ended."""
         if self.folder is not None:
             end_runs(self.folder)
 
     def read_clock(self) -> float:
-        """Return the present time (seconds since 1970): by the storage's clock, else by this host's."""
+        """Return seconds since 1970, by the storage's or host's clock."""
         if self.folder is not None:
             return read_clock(self.folder)
         return read_object_clock(self.root) if is_object_storage(self.root) else time.time()
 
     def find_use_time(self, seconds: float) -> float:
-        """Return since when data may be in use: some seconds ago, or since the longest job at work began.
+        """Return since when data may be in use.
 
-        The time is the storage's. On object storage no mark says what is at work.
+        It is some seconds ago, or the start of the longest job at work, by the storage's clock. On object
+        storage no mark tells what is at work.
         """
         began = oldest_work(self.folder) if self.folder is not None else None
         ago = self.read_clock() - seconds
         return ago if began is None else min(began, ago)
 
     def delete_orphans(self, older_than: str) -> None:
-        """Delete rows of runs that never succeeded, began before a time stamp, and are not at work.
+        """Delete rows of old runs without success.
 
-        The time stamps in run ids come from the clock of the run's host. A living process names its runs at
-        work.
+        They began before a time stamp and are not at work, as living processes tell. A run id's time stamp
+        is from its host's clock.
         """
         at_work = set() if self.folder is None else runs_at_work(self.folder)
         known = map_together(self.root, self.exists, RESULT_TABLES)
@@ -412,14 +416,13 @@ class FileTables:
             if lost:
                 self.delete(name, "run_id", lost)
 
-    # ------------------------------------------------------------------------------- files
-
     def list_partition_files(
         self, table: Table, partition: Mapping[str, str], *, max_bytes: float = MAX_DRIVER_BYTES
     ) -> list[str]:
-        """Return the Parquet files of a partition; empty if Spark must read them, or they are too large.
+        """Return a partition's Parquet files; empty: Spark must read.
 
-        `max_bytes`: their largest size together, by default what the driver reads itself.
+        `max_bytes`: their largest size together, by default what the driver reads itself; larger ones count
+        as empty.
         """
         if not self.exists(table.name) or not self._uses_deltalake(table):
             return []
@@ -429,13 +432,13 @@ class FileTables:
     def open_rows(
         self, table: Table, column: str, values: Sequence[str], most: int = PIECE_ROWS, **others: str
     ) -> StoredRows:
-        """Return the rows of partitions, which tasks open by themselves.
+        """Return partitions' rows, which tasks open by themselves.
 
         Args:
             table: a table whose first partition column is `column`.
             column: a partition column; it can be read like the others.
             values: the partitions.
-            most: rows that a task reads at once.
+            most: rows read at once by a task.
             others: values of further partition columns.
 
         Raises:
@@ -486,11 +489,11 @@ class FileTables:
         self.retry(f"write {table.name}", partial(write, self.location(table.name)))
 
     def list_values(self, table: Table, column: str) -> set[str]:
-        """Return the distinct values of a text column; of a partition column from the log alone."""
+        """Return distinct values; a partition column's from the log."""
         if column in table.partition_by:
             return set(delta_files.partition_values(self.location(table.name), column))
         return delta_files.read_column_values(self.location(table.name), column)
 
     def _uses_deltalake(self, table: Table) -> bool:
-        """Return whether `deltalake` can read and write an existing table, without a Spark job."""
+        """Check whether `deltalake` suffices for an existing table."""
         return delta_files.can_append(self.location(table.name))

@@ -1,4 +1,4 @@
-"""Frames of Spark in blocks: a shuffle moves one value for a thousand rows or more.
+"""Frames of Spark in blocks with a thousand rows.
 
 Spark writes, sorts, compresses and reads every row of a shuffle by itself. Where Python processes the rows
 anyway, it partitions them into blocks before the shuffle and unpacks them after it.
@@ -56,21 +56,21 @@ from recbench_spark.storage.sql_quotes import quote_sql
 from recbench_spark.storage.uris import is_object_storage, join_uri
 
 RESULT_SCHEMA = "found BINARY"
-"""The pickled result of a task."""
+"""A task's pickled result."""
 
 BATCHES = 1
-"""Value of `FrameRows.most`: tasks get the batches that Spark makes."""
+"""Value of `FrameRows.most`: tasks get Spark's own batches."""
 
 ROWS_PER_PIECE = 1 << 22
-"""Rows of a partition that a task holds at once, 200 MB."""
+"""Rows of a partition in a task at once, 200 MB."""
 
 
 @dataclass(frozen=True)
 class FrameBlocks:
-    """Rows for each task by a shuffle of a frame, and the function that it applies to them.
+    """Rows dealt by a frame's shuffle, and their function.
 
     Attributes:
-        packed: blocks (BLOCK_SCHEMA), those of one task in one partition; or what `read` takes.
+        packed: blocks (BLOCK_SCHEMA), with one task's in one partition; or whatever `read` takes.
         change, names, whole: as in `Blocks`.
         schema: schema of the result, if no table gives it.
         read: function from a task's batches to tables.
@@ -84,7 +84,10 @@ class FrameBlocks:
     read: Read = read_block_batches
 
     def rows(self, schema: T.StructType | None = None) -> DataFrame:
-        """Return the results of all tasks as rows of Spark; a dictionary is returned as its values."""
+        """Return all tasks' results as rows of Spark.
+
+        A dictionary becomes its values.
+        """
         work = partial(_change_batches, read=self.read, change=self.change, names=self.names)
         return self.packed.mapInArrow(work, schema or self.schema or T.StructType())
 
@@ -100,7 +103,7 @@ class FrameBlocks:
 
     @contextmanager
     def keep(self) -> Iterator[FrameBlocks]:
-        """Keep what was sent to tasks, which then can read it several times."""
+        """Keep the rows of tasks, for several readings."""
         packed = self.packed.cache()
         try:
             yield replace(self, packed=packed)
@@ -108,13 +111,19 @@ class FrameBlocks:
             packed.unpersist()
 
     def each(self, finish: Callable[[pa.Table], Result]) -> list[Result]:
-        """Apply `finish` to the result of each task; its values must be small: the driver holds them."""
+        """Apply `finish` to each task's result.
+
+        Its values must be small: the driver holds them.
+        """
         work = partial(_finish_batches, read=self.read, change=self.change, finish=finish)
         return _collect_results(self.packed.mapInArrow(work, RESULT_SCHEMA))
 
 
 def make_frame_rows(spark: SparkSession, blocks: TaskRows, schema: T.StructType) -> DataFrame:
-    """Return the results of all tasks as rows of Spark, for a warehouse where Spark writes."""
+    """Return all tasks' results as rows of Spark.
+
+    Warehouses need this where Spark writes.
+    """
     fields = {field.name: field for field in schema}
     inside = T.StructType([fields[name] for name in blocks.names])
     if isinstance(blocks, FrameBlocks):
@@ -127,9 +136,9 @@ def make_frame_rows(spark: SparkSession, blocks: TaskRows, schema: T.StructType)
 
 @dataclass(frozen=True)
 class FrameRows:
-    """Rows of a frame as pieces: the partitions that Spark makes.
+    """A frame's rows as pieces, which are Spark's partitions.
 
-    `most`: rows that a task holds at once.
+    `most`: rows in a task at once.
     """
 
     frame: DataFrame
@@ -141,7 +150,7 @@ class FrameRows:
         return tuple(self.frame.columns)
 
     def each(self, columns: Sequence[str], sums: Callable[[Iterable[pa.Table]], Result]) -> list[Result]:
-        """Return what `sums` makes of the tables of each task; the driver holds these values."""
+        """Return `sums` of each task's tables; the driver holds them."""
         rows = _select(self.frame, columns)
         return _collect_results(
             rows.mapInArrow(partial(_sum_batches, sums=sums, most=self.most), RESULT_SCHEMA)
@@ -153,23 +162,26 @@ class FrameRows:
         return FrameBlocks(send_to_tasks(blocks, tasks, F.col("task")), return_rows)
 
     def open(self, columns: Sequence[str], change: Change, names: tuple[str, ...]) -> FrameBlocks:
-        """Let each task change some rows of its partition at a time, without a shuffle."""
+        """Let tasks change rows by slices, without a shuffle."""
         read = partial(chunks, rows=self.most)
         return FrameBlocks(_select(self.frame, columns), change, names, read=read)
 
     def rename(self, names: Mapping[str, str]) -> FrameRows:
-        """Return the rows with new names of columns (new -> old)."""
+        """Return the rows with new column names (new -> old)."""
         return replace(self, frame=self.frame.withColumnsRenamed({old: new for new, old in names.items()}))
 
     def unite(self, other: PieceRows, columns: Sequence[str]) -> FrameRows:
-        """Return some columns of these rows and of others."""
+        """Return some columns of these rows and others."""
         mine = _select(self.frame, columns)
         spark, names = self.frame.sparkSession, tuple(columns)
         theirs = make_frame_rows(spark, other.open(columns, return_rows, names), mine.schema)
         return replace(self, frame=mine.unionByName(theirs))
 
     def deal_sides(self, sides: Sequence[DealtSide], tasks: int) -> FrameBlocks:
-        """Deal several sides in one shuffle of the union of their blocks (`sides.deal_sides`)."""
+        """Deal several sides in one shuffle (`blocks.deal_sides`).
+
+        It shuffles the union of their blocks.
+        """
         spark = self.frame.sparkSession
         packed = [
             _pack_pieces(spark, side.rows.pieces, cut_pieces(side))
@@ -191,7 +203,10 @@ def _select(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
 
 
 def open_frame(spark: SparkSession, rows: Rows, schema: T.StructType) -> DataFrame:
-    """Return rows as a frame, for what only Spark does with them; tasks open pieces by themselves."""
+    """Return rows as a frame, for work only Spark does.
+
+    Tasks open pieces by themselves.
+    """
     work = partial(_list_batches, names=tuple(schema.names))
     side = flatten_changes(rows, schema.names, work)
     if isinstance(side.rows, PieceRows):
@@ -213,7 +228,7 @@ def _pack_pieces(spark: SparkSession, pieces: Sequence[Any], deal: Callable[[Any
 
 
 def reduce_frame(measures: Measures, rows: DataFrame) -> dict[str, pa.Table]:
-    """Reduce a frame by all measures in one pass, as `blocks.reduce_rows`."""
+    """Reduce a frame by all measures, as `blocks.reduce_rows`."""
     return reduce_rows(measures, FrameRows(rows, BATCHES), SparkEngine(rows.sparkSession).count_tasks(0))
 
 
@@ -270,11 +285,13 @@ def _collect_results(frame: DataFrame) -> list[Any]:
 # ------------------------------------------------------------------------- rows that workers map
 
 SETTING = "spark.recbench.scratch"
-"""The Spark setting (`--conf`, or a line of a properties file) with the place of scratch."""
+"""Spark's setting for the place of scratch (`--conf`, or a line in a properties file)."""
 
 
 def base_folder(spark: SparkSession, root: str | None = None) -> str:
-    """Return the place of scratch: `spark.recbench.scratch`, a warehouse's root, or this host's disk.
+    """Return the place of scratch.
+
+    It is `spark.recbench.scratch`, else a warehouse's root, else this host's disk.
 
     Args:
         spark: the session.
@@ -292,7 +309,7 @@ def base_folder(spark: SparkSession, root: str | None = None) -> str:
 
 
 def local_scratch(master: str) -> str:
-    """Return a folder of this host, which only the workers of a local master can read.
+    """Return a host's folder, for a local master's workers.
 
     Raises:
         ConfigError: the master is not local.
@@ -306,7 +323,7 @@ def local_scratch(master: str) -> str:
 
 
 def drop_scratch(spark: SparkSession, base: str) -> None:
-    """Remove this process's scratch on any storage, as `scratch.drop_scratch`."""
+    """Remove this process's scratch on any storage."""
     if "://" in base and not is_object_storage(base):
         _remove_remote(spark, join_uri(base, SCRATCH))
     else:
@@ -321,12 +338,18 @@ def _remove_remote(spark: SparkSession, folder: str) -> None:
 
 
 def load_parquet(spark: SparkSession, *places: str) -> DataFrame:
-    """Return the rows of Parquet files or folders; a path is a name, even with `[` or `*` in it."""
+    """Return the rows of Parquet files or folders.
+
+    A path is a name, even with `[` or `*` in it.
+    """
     reader = spark.read
     return reader.parquet(*map(shared_arrays.escape_path, places))
 
 
 def share_rows(base: str, rows: DataFrame) -> SharedRows:
-    """Let tasks write rows to a new folder under a base that all workers can read."""
+    """Let tasks write rows to a folder all workers read.
+
+    It is a new folder under the base.
+    """
     shared = scratch.share_rows(base, FrameRows(rows, BATCHES), rows.columns)
     return shared if shared.files else scratch.share_table(base, arrow_schema(rows).empty_table())

@@ -1,11 +1,11 @@
-"""Files of HDFS in the words of obstore, so that `objects` treats a name node like a bucket.
+"""HDFS in obstore's words: `objects` treats it like a bucket.
 
-HDFS has folders and a rename that fails where a name is in use. A file is written under a private name
+HDFS has folders, and a rename which fails where a name is in use. A file is written under a private name
 beside its own and then renamed: it appears whole or not at all, and of several writers of a new name one
 succeeds. Folders are made where a file needs them, and a folder without files may stay.
 
-The methods have the names and the arguments of obstore's. `hdfs-native`, a client without Java, moves the
-bytes. It reads the configuration below HADOOP_CONF_DIR, where names of name services stand.
+The methods have the names and arguments of obstore's. `hdfs-native`, a client without Java, moves the
+bytes. It reads the configuration below HADOOP_CONF_DIR, which has the names of name services.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COPY_BYTES = 1 << 22
 
 @dataclass(frozen=True)
 class NameNode(FolderTree):
-    """NameNode is the root of an HDFS, as a bucket is that of names in an object storage.
+    """One HDFS, used like a bucket in an object storage.
 
     Attributes:
         root: its URI, such as `hdfs://host:8020`.
@@ -46,7 +46,7 @@ class NameNode(FolderTree):
     def put(
         self, key: str, content: bytes, *, mode: str = "overwrite", use_multipart: bool = False
     ) -> None:
-        """Write a file whole; mode `create` fails where the name is in use.
+        """Write a file whole; `create` refuses a used name.
 
         Raises:
             AlreadyExistsError: obstore's error for a name in use.
@@ -62,11 +62,11 @@ class NameNode(FolderTree):
             raise AlreadyExistsError(f"{self.root}/{key} is in use") from None
 
     def open_writer(self, key: str, *, overwrite: bool = True) -> _HdfsWriter:
-        """Open a new file, which gets its name when it is closed."""
+        """Open a new file; closing gives it its name."""
         return _HdfsWriter(self.client, key, overwrite)
 
     def head(self, key: str) -> Entry:
-        """Describe a file. Raises FileNotFoundError where there is none, or a folder."""
+        """Describe a file; FileNotFoundError for folders and missing files."""
         with explain_hdfs():
             status = self.client.get_file_info(f"/{key}")
         if status.isdir:
@@ -74,25 +74,31 @@ class NameNode(FolderTree):
         return _describe(key, status)
 
     def copy(self, key: str, target: str) -> None:
-        """Copy a file through this process; a file of the target's name is replaced."""
+        """Copy a file through this process, replacing the target."""
         with explain_hdfs(), self.open_writer(target) as writer:
             source = self.client.read(f"/{key}")
             while chunk := source.read(COPY_BYTES):
                 writer.write(chunk)
 
     def delete(self, keys: str | Sequence[str]) -> None:
-        """Delete files, which need not exist. Their folder stays."""
+        """Delete files, which need not exist; their folder stays."""
         for key in [keys] if isinstance(keys, str) else keys:
             with suppress(FileNotFoundError), explain_hdfs():
                 self.client.delete(f"/{key}", False)
 
     def delete_folder(self, key: str) -> None:
-        """Delete a file, or a folder with all that it holds; it need not exist."""
+        """Delete a file, or a folder with its content.
+
+        It need not exist.
+        """
         with suppress(FileNotFoundError), explain_hdfs():
             self.client.delete(f"/{key}", True)
 
     def list_folder(self, folder: str) -> Iterable[tuple[str, Entry | None]]:
-        """Return what is directly in a folder, as `FolderTree.list_folder`; of a file, nothing."""
+        """Return a folder's direct entries, as `FolderTree.list_folder`.
+
+        A file has none.
+        """
         try:
             with explain_hdfs():
                 entries = [*self.client.list_status(f"/{folder}", False)]
@@ -107,7 +113,7 @@ def open_name_node(root: str, retry_seconds: float) -> NameNode:
 
     Args:
         root: the URI.
-        retry_seconds: longest time of all attempts at a request.
+        retry_seconds: longest time for all attempts at a request.
 
     Raises:
         MissingPackageError: `hdfs-native` is not installed.
@@ -116,11 +122,14 @@ def open_name_node(root: str, retry_seconds: float) -> NameNode:
 
 
 def prepare_client(retry_seconds: float) -> dict[str, str]:
-    """Show a client the folder of settings and the user; return settings that limit its attempts.
+    """Show a client Hadoop's settings and the user.
 
-    It waits half a second after the first attempt, then twice as long each time: by default for minutes.
-    In containers and on workers the process may be another user's. Java takes the one of SPARK_USER there,
-    who submitted the job, and so does the client.
+    The client waits half a second after the first attempt, then twice as long each time: by default for
+    minutes. In containers and on workers the process may belong to another user. There Java takes
+    SPARK_USER, who submitted the job, and so does the client.
+
+    Returns:
+        Settings to limit the client's attempts.
     """
     find_hadoop_settings()
     if "SPARK_USER" in os.environ:
@@ -133,7 +142,10 @@ def prepare_client(retry_seconds: float) -> dict[str, str]:
 
 @cache_in_process(16)
 def _open_client(root: str, retry_seconds: float) -> Client:
-    """Open a client of this process: its threads do not survive a fork."""
+    """Open a client for this process alone.
+
+    Its threads do not survive a fork.
+    """
     with explain_missing():
         from hdfs_native import Client  # noqa: PLC0415
 
@@ -143,11 +155,14 @@ def _open_client(root: str, retry_seconds: float) -> Client:
 
 @cache_in_process(16)
 def open_arrow(root: str, retry_seconds: float) -> fs.FileSystem:
-    """Open the HDFS of a URI as a file system of Arrow; arguments and errors as `open_name_node`."""
+    """Open a URI's HDFS as a file system of Arrow.
+
+    Arguments and errors are those of `open_name_node`.
+    """
     with explain_missing():
         from hdfs_native.fsspec import HdfsFileSystem  # noqa: PLC0415
 
-    # Paths are taken as they are: as URLs, those with `#` or `?` would be cut.
+    # Paths are taken literally: as URLs, those with `#` or `?` would be cut.
     members = {"_strip_protocol": staticmethod(lambda path: path)}
     base: Any = HdfsFileSystem
     path_system = type(base)("PathSystem", (base,), members)
@@ -158,9 +173,10 @@ def open_arrow(root: str, retry_seconds: float) -> fs.FileSystem:
 
 @contextmanager
 def explain_hdfs() -> Iterator[None]:
-    """Raise the client's errors as OSError, as Arrow has them; those of other libraries stay.
+    """Raise the client's errors as OSError, like Arrow's.
 
-    A name below a file is one of no file: the name node calls it a refusal.
+    Other libraries' errors stay. For a name below a file the error is that no file is there: the name node
+    calls it a refusal.
     """
     try:
         yield
@@ -173,20 +189,20 @@ def explain_hdfs() -> Iterator[None]:
 
 
 CLIENT_ERROR = re.compile(r"[A-Z]\w+\(|[a-z ]*error: ")
-"""Begin of what the client says, such as `RPCError("org.apache...", "Permission denied: ...")`."""
+"""Begin of the client's messages, such as `RPCError("org.apache...", "Permission denied: ...")`."""
 
 BELOW_A_FILE = "(is not a directory)"
-"""End of what the name node says where a part of a name, but the last, is that of a file."""
+"""End of the name node's message where a name's inner part is a file."""
 
 
 def _shorten(text: str) -> str:
-    """Return what the name node says, without Java's stack; else the text."""
+    """Return the name node's message, without Java's stack."""
     answer = re.match(r'\w*RPCError\("[\w.$]*?([\w$]+)", "(.*?)(\\n|"\))', text)
     return f"{answer[1]}: {answer[2]}" if answer else text
 
 
 class _HdfsWriter:
-    """_HdfsWriter writes a file under a private name, and renames it at the end."""
+    """Stream to a private file, renamed at the end."""
 
     def __init__(self, client: Client, key: str, overwrite: bool) -> None:
         self.client, self.target, self.overwrite = client, f"/{key}", overwrite
@@ -225,7 +241,10 @@ class _HdfsWriter:
             raise
 
     def _publish(self) -> None:
-        """Rename the file. Where the answer was lost and the client asks again, the file is gone."""
+        """Rename the file, even after a lost answer.
+
+        The client asks again then, and the private file is gone.
+        """
         try:
             self.client.rename(self.path, self.target, overwrite=self.overwrite)
         except FileNotFoundError:
@@ -234,7 +253,7 @@ class _HdfsWriter:
                 raise FileExistsError(self.target) from None
 
     def _drop(self) -> None:
-        with suppress(Exception):  # what is left is hidden, and costs only space
+        with suppress(Exception):  # the rest is hidden, and costs only space
             self.stream.close()
         with suppress(Exception):
             self.client.delete(self.path, False)
@@ -245,5 +264,5 @@ def _describe(key: str, status: FileStatus) -> Entry:
 
 
 def _key(path: str) -> str:
-    """Return a path of a listing as a name without a slash in front."""
+    """Return a listed path without a first slash."""
     return path.partition("://")[2].partition("/")[2] if "://" in path else path.lstrip("/")

@@ -1,10 +1,9 @@
-"""Copies of stored objects on this host, which all its processes map.
+"""Copies of stored objects, for a host's processes.
 
-An executor fetches an object of an object storage once, by its place, length and digest. The copy lies in
-the folder of the host (`shared_arrays.host_folder`) under a name made of length and digest, so equal
-objects have one copy. The folder is kept below a limit: the copies that were used longest ago are removed
-first. A copy that is removed while it is mapped stays readable until it is unmapped. A file on a folder is
-used where it is.
+An executor fetches an object from object storage once, by its place, length and digest. The copy lies in
+the host's folder (`shared_arrays.host_folder`) under a name with length and digest, so equal objects share
+one copy. The folder stays below a limit: the copies used longest ago go first. A mapped copy stays readable
+after its removal until it is unmapped. A file in a folder is used where it is.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from recbench_spark.storage.shared_arrays import host_folder, lock_file
 from recbench_spark.storage.uris import is_remote
 
 LIMIT_VARIABLE = "RECBENCH_SPARK_CACHE_BYTES"
-"""Variable of the environment with the most bytes of copies on a host."""
+"""Environment variable with the most bytes for a host's copies."""
 
 DISK_SHARE = 0.5
-"""Share of the free disk (with the copies that are there) that copies take if the variable is not set."""
+"""Copies' share of the free disk (plus present copies) without the variable."""
 
 COPIES = "objects"
-"""Folder of the copies in the folder of the host."""
+"""Folder for the copies, in the host's folder."""
 
 
 def digest_content(path: Path) -> str:
@@ -52,15 +51,17 @@ def digest_content(path: Path) -> str:
 
 
 def open_object(place: str, size: int, digest: str) -> BinaryIO:
-    """Open an object for reading and mapping; a remote one is fetched unless this host has a copy.
+    """Open an object, which is fetched if it is remote.
+
+    A host with a copy fetches nothing.
 
     Args:
         place: path or URI of the object.
         size: its length in bytes.
-        digest: its digest (`digest_content`); it is compared when the object is fetched.
+        digest: its digest (`digest_content`), compared when the object is fetched.
 
     Raises:
-        StoreError: the object is not there, is not as it was written, or the storage does not answer.
+        StoreError: the object is not there, differs from what was written, or the storage does not answer.
     """
     if is_remote(place):
         return _open_copy(place, size, digest)
@@ -73,10 +74,10 @@ def open_object(place: str, size: int, digest: str) -> BinaryIO:
 
 
 def suggest_removal(place: str) -> str:
-    """Return the hint for a file that is missing or damaged: the folder without which it is made again.
+    """Return a lost file's hint: which folder to remove.
 
-    It is the file's folder, or on object storage the last one that was published as a whole
-    (`made_folders`): a private name follows it.
+    Without the folder, the file is made again. It is the file's folder; on object storage it is the last
+    one published as a whole (`made_folders`): a private name follows it.
     """
     folder, _, _ = place.rpartition("/")
     names = folder.split("/")
@@ -85,16 +86,19 @@ def suggest_removal(place: str) -> str:
 
 
 PRIVATE_FOLDER = re.compile(r"[0-9a-f]{32}")
-"""Name of a folder that a run writes inside a folder of object storage."""
+"""Name of a run's own folder, inside a folder in object storage."""
 
 
 def is_private(place: str, name: str) -> bool:
-    """Return whether a part of a place is a folder that a run wrote inside another one."""
+    """Check whether a name is that of a run's folder."""
     return is_remote(place) and PRIVATE_FOLDER.fullmatch(name) is not None
 
 
 def _open_copy(place: str, size: int, digest: str) -> BinaryIO:
-    """Open the copy of a remote object. An open copy stays readable when it is removed."""
+    """Open a remote object's copy.
+
+    An open copy stays readable after its removal.
+    """
     copy = _copy_path(size, digest)
     with _hold_lock(copy.name[:2]):
         with suppress(FileNotFoundError):
@@ -102,20 +106,20 @@ def _open_copy(place: str, size: int, digest: str) -> BinaryIO:
             if os.fstat(file.fileno()).st_size == size:
                 _mark_used(copy)
                 return file
-            file.close()  # a disk lost a part of it
+            file.close()  # a disk lost some bytes
         file = _fetch_object(place, size, digest, copy)
     make_room()
     return file
 
 
 def _mark_used(copy: Path) -> None:
-    now = time.time_ns()  # the kernel's own times of files are milliseconds apart
+    now = time.time_ns()  # the kernel's own file times are milliseconds apart
     with suppress(FileNotFoundError):  # it was removed meanwhile
         os.utime(copy, ns=(now, now))
 
 
 def store_object(path: Path, place: str, size: int, digest: str) -> None:
-    """Move a complete file of this host to its place, whole.
+    """Move a host's complete file to its place.
 
     A remote object is one write, and its file stays as this host's copy.
     """
@@ -129,7 +133,7 @@ def store_object(path: Path, place: str, size: int, digest: str) -> None:
 
 
 def copy_file_to_object(path: Path, place: str) -> None:
-    """Write the bytes of a file of this host to an object: one write, in chunks."""
+    """Write a host's file to an object, in chunks."""
     with path.open("rb") as file, open_output(place) as stream:
         while chunk := file.read(CHUNK_BYTES):
             stream.write(chunk)
@@ -137,9 +141,10 @@ def copy_file_to_object(path: Path, place: str) -> None:
 
 @contextmanager
 def make_private_file(place: str) -> Iterator[Path]:
-    """Yield a new path for a file that will be moved to a place; what is there at the end is removed.
+    """Yield a private path for a new file.
 
-    For a path it is beside it; for a URI it is on a disk of this host.
+    Whatever is there at the end is removed. The path lies beside a local place; for a URI it is on a disk
+    of this host.
     """
     name = place.rsplit("/", 1)[1]
     folder = _copies_folder() if is_remote(place) else local_path(place).parent
@@ -152,10 +157,10 @@ def make_private_file(place: str) -> Iterator[Path]:
 
 
 def make_room() -> None:
-    """Remove the copies that were used longest ago until the others take no more than the limit.
+    """Remove the copies used longest ago, down to the limit.
 
-    While objects are fetched or made, these come on top: at most eight for each process. What killed
-    processes left of them is removed after a day.
+    Objects being fetched or made come on top: at most eight for each process. Killed processes' objects are
+    removed after a day.
     """
     with _hold_lock("room"):
         remove_leftovers(_copies_folder())
@@ -174,7 +179,10 @@ def make_room() -> None:
 
 
 def read_limit(held: int) -> int:
-    """Return the most bytes of copies on this host. `held` are those of the copies that are there.
+    """Return the most bytes for copies on this host.
+
+    Args:
+        held: bytes of the present copies.
 
     Raises:
         StoreError: the variable is no number of bytes.
@@ -198,12 +206,15 @@ def _copy_path(size: int, digest: str) -> Path:
 
 
 def _hold_lock(name: str) -> AbstractContextManager[None]:
-    """Lock out other processes and threads that do the same. Objects share 256 names."""
+    """Lock out others who do the same.
+
+    They are processes and threads. Objects share 256 names.
+    """
     return lock_file(host_folder() / f"{COPIES}-{name}.lock")
 
 
 def _fetch_object(place: str, size: int, digest: str, copy: Path) -> BinaryIO:
-    """Copy an object to this host, check it, open it and give it its name."""
+    """Copy, check, open and name an object."""
     path = copy.with_name(private_name(copy.name))
     try:
         copy_object_to_file(place, path)
@@ -220,7 +231,7 @@ def _fetch_object(place: str, size: int, digest: str, copy: Path) -> BinaryIO:
 
 
 def copy_object_to_file(place: str, path: Path) -> None:
-    """Write the bytes of an object to a file of this host, in chunks.
+    """Write an object's bytes to a host's file, in chunks.
 
     Raises:
         StoreError: the object is not there, or the storage does not answer.
@@ -231,7 +242,10 @@ def copy_object_to_file(place: str, path: Path) -> None:
 
 
 def _read_chunks(place: str) -> Iterator[bytes]:
-    """Yield the bytes of an object; errors as `copy_object_to_file`, and none of the reader's own."""
+    """Yield an object's bytes.
+
+    The errors are those of `copy_object_to_file`; the reader's own errors pass unchanged.
+    """
     with explain_storage(place):
         system, name = open_filesystem(place)
         try:

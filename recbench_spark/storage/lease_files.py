@@ -1,4 +1,7 @@
-"""Files of leases: in a folder of this machine, beside their target; in an object storage, within it."""
+"""Lease files: their names, times and ends in each storage.
+
+Folders of this machine have them beside the target, object storage within it.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,11 @@ from recbench_spark.storage.publish import age_seconds, remove_tree, rename_fold
 from recbench_spark.storage.uris import is_object_storage, join_uri
 
 NOBODY = b"{}"
-"""Content of the lease of an owner that has ended its work before it was done."""
+"""Content of a lease whose owner ended its work before it was done."""
 
 
 def find_work(target: str | Path, epoch: int) -> Path:
-    """Return the work folder of an epoch, beside its target in a folder of this machine."""
+    """Return an epoch's work folder, beside its local target."""
     return _beside(target, "work", epoch)
 
 
@@ -35,10 +38,10 @@ def _beside(target: str | Path, kind: str, epoch: int) -> Path:
 
 
 class FolderLeaseFiles:
-    """Files beside their target: `.NAME.lease-0001`, with the work folder `.NAME.work-0001`.
+    """Files beside their target: `.NAME.lease-0001`, `.NAME.work-0001` (a folder).
 
     Attributes:
-        poll_seconds: time between two looks at the lease of another owner.
+        poll_seconds: time between two looks at another owner's lease.
     """
 
     poll_seconds: ClassVar[float] = 0.5
@@ -48,7 +51,7 @@ class FolderLeaseFiles:
         return str(_beside(target, "lease", epoch))
 
     def find_last_epoch(self, target: str) -> int:
-        """Return the highest epoch of a target's leases; 0 if there is none."""
+        """Return the highest epoch of a target's leases; 0: none."""
         path = Path(target)
         name = re.compile(re.escape(f".{path.name}.lease-") + r"(\d+)")
         try:
@@ -58,7 +61,7 @@ class FolderLeaseFiles:
         return max((int(match[1]) for match in matches if match), default=0)
 
     def put(self, file: str, content: bytes) -> bool:
-        """Make a lease; return False where another process was faster."""
+        """Make a lease; False: another process was faster."""
         try:
             return put_if_absent(file, content)
         except FileNotFoundError:  # the last process in the folder has removed it
@@ -71,20 +74,23 @@ class FolderLeaseFiles:
             os.utime(file)
 
     def read_age(self, file: str) -> float:
-        """Return the seconds since the last touch; 0 if there is no file."""
+        """Return the seconds since the last touch; 0: no file."""
         return age_seconds(Path(file))
 
     def end(self, file: str) -> None:
-        """Give a lease the oldest possible time, which needs no space on a full disk.
+        """Give a lease the oldest possible time.
 
-        Epochs never fall while there is work to do: else a process that has just read one could take over
-        from a living owner.
+        This needs no space on a full disk. Epochs never fall while there is work to do: else a process
+        which has just read one could take over from a living owner.
         """
         with suppress(FileNotFoundError):
             os.utime(file, (0, 0))
 
     def take_over(self, target: str, epoch: int) -> None:
-        """Rename the work of dead owners and remove their leases; several may have died in between."""
+        """Rename dead owners' work, and remove their leases.
+
+        Several owners may have died in between.
+        """
         for old in range(epoch - 1, 0, -1):
             with suppress(FileNotFoundError):
                 if not rename_folder(find_work(target, old), find_work(target, epoch)):
@@ -98,7 +104,10 @@ class FolderLeaseFiles:
 
 
 class ObjectLeaseFiles:
-    """Objects `TARGET/lease-000001.json`; owners leave to one another what else is below the target."""
+    """Objects `TARGET/lease-000001.json`, beside the work of all owners.
+
+    Owners leave all else below the target to one another.
+    """
 
     poll_seconds: ClassVar[float] = 2.0
 
@@ -107,26 +116,26 @@ class ObjectLeaseFiles:
         return join_uri(target, f"lease-{epoch:06d}.json")
 
     def find_last_epoch(self, target: str) -> int:
-        """Return the highest epoch of a target's leases; 0 if there is none."""
+        """Return the highest epoch of a target's leases; 0: none."""
         matches = (re.fullmatch(r"lease-(\d{6})\.json", name) for name in list_objects(target))
         return max((int(match[1]) for match in matches if match), default=0)
 
     def put(self, file: str, content: bytes) -> bool:
-        """Make a lease; return False where another process was faster."""
+        """Make a lease; False: another process was faster."""
         # The answer to this very write may have been lost.
         return put_if_absent(file, content) or read_bytes(file) == content
 
     def touch(self, file: str, content: bytes) -> None:
-        """Write a lease again, unless a later owner has done the work and removed it."""
+        """Write a lease again, unless a later owner removed it."""
         if read_bytes(file) == content:
             write_bytes(file, content)
 
     def read_age(self, file: str) -> float:
-        """Return the seconds since the last write; 0 if there is no object.
+        """Return the seconds since the last write; 0: no object.
 
         The clock is read first: a slow answer makes the lease look younger, not older.
         """
-        folder = file.rpartition("/")[0].rpartition("/")[0]  # that of the lease may be removed meanwhile
+        folder = file.rpartition("/")[0].rpartition("/")[0]  # its own may be removed meanwhile
         now = read_object_clock(folder)
         entry = next(stat_objects(file), None)
         return 0.0 if entry is None else now - entry.written
@@ -136,7 +145,7 @@ class ObjectLeaseFiles:
         write_bytes(file, NOBODY)
 
     def take_over(self, target: str, epoch: int) -> None:
-        """Leave what is below the target as it is: it belongs to each owner."""
+        """Leave all below the target: each owner needs it."""
 
     def clear(self, target: str, epoch: int) -> None:
         """Remove all below the target."""
@@ -147,5 +156,5 @@ LeaseFiles: TypeAlias = FolderLeaseFiles | ObjectLeaseFiles
 
 
 def open_lease_files(target: str) -> LeaseFiles:
-    """Return how leases of a target are kept."""
+    """Return the lease files for a target's kind of storage."""
     return ObjectLeaseFiles() if is_object_storage(target) else FolderLeaseFiles()

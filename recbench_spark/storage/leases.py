@@ -1,12 +1,13 @@
-"""Leases: one owner at a time for work that is too expensive to do twice; after a restart the work goes on.
+"""Leases: expensive work has one owner at a time.
+
+After a restart the next owner goes on where the last one stopped.
 
 A lease is a small file (`lease_files`), in a folder or in an object storage. Its number is its epoch. A new
-owner makes the next epoch's file by the write that fails where a name is in use, so that only one of
-several succeeds. In a folder it renames the work folder of the epoch before: an owner that was only asleep
-does not find its folder any more and stops. The owner touches its lease every few seconds. The age of a
-lease is measured by the storage's own clock, so that no host's clock counts. An owner is dead after a
-minute without a touch, or at once where it has said so, or where this host can prove that the process has
-ended.
+owner writes the next epoch's file with the write that fails where a name is in use, so of several rivals
+one succeeds. In a folder it also renames the earlier epoch's work folder: an owner which was only asleep
+misses its folder and stops. The owner touches its lease every few seconds. The storage's own clock measures
+a lease's age, so no host's clock counts. An owner is dead after a minute without a touch. It is dead at
+once if it has said so, or if this host can prove its process has ended.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from recbench_spark.storage.publish import remove_tree, rename_folder
 from recbench_spark.storage.uris import is_remote
 
 DEAD_SECONDS = 60.0
-"""A lease that was not touched for this time belongs to a dead owner."""
+"""An owner without a touch of its lease for so long is dead."""
 
 TOUCH_SECONDS = 5.0
 REPORT_SECONDS = 30.0
@@ -52,10 +53,10 @@ class Lease:
     """The right to make a target.
 
     Attributes:
-        target: path under which the work is published; or URI of a folder for what owners leave to one
-            another, which is removed when the work is done.
+        target: path where the work is published. Or a folder's URI: owners leave their work there to one
+            another, and it is removed when all is done.
         epoch: number of owners so far, this one included.
-        content: content of the file: the owner, and a text that no other owner has.
+        content: the file's content: the owner, and a text unlike all other owners'.
     """
 
     target: str
@@ -64,7 +65,7 @@ class Lease:
 
     @property
     def files(self) -> LeaseFiles:
-        """Return how leases of the target are kept."""
+        """Files of this target's leases, in its kind of storage."""
         return open_lease_files(self.target)
 
     @property
@@ -74,17 +75,17 @@ class Lease:
 
     @property
     def work(self) -> Path:
-        """Path of the work folder; it may hold checkpoints of an earlier owner."""
+        """Path of the work folder; it may hold earlier checkpoints."""
         return find_work(self.target, self.epoch)
 
     def require(self) -> None:
         """Check that this lease is still valid.
 
         Raises:
-            StoreError: a later owner took over, or did the work: this one did nothing for a minute.
+            StoreError: a later owner took over or did the work, because this one was silent for a minute.
         """
         later = replace(self, epoch=self.epoch + 1)
-        # A later owner makes its file before it removes this one, so the folder need not be listed.
+        # A later owner makes its file before it removes this one, so nobody has to list the folder.
         if read_bytes(later.file) is not None or read_bytes(self.file) != self.content:
             raise StoreError(
                 f"another run has taken over {self.target}: this one was silent for {DEAD_SECONDS:.0f} s",
@@ -92,7 +93,9 @@ class Lease:
             )
 
     def publish(self) -> None:
-        """Rename the work folder, which must hold a file, to the target.
+        """Rename the work folder to its target.
+
+        It must hold a file.
 
         Raises:
             StoreError: as `require`.
@@ -106,14 +109,14 @@ class Lease:
 def hold_lease(
     target: str | Path, is_done: Callable[[], bool], report: Report = print_line, used: Sequence[Path] = ()
 ) -> Iterator[Lease | None]:
-    """Hold the lease of a target, or wait until another owner has made it.
+    """Hold a target's lease, or wait for another owner.
 
     Args:
-        target: path of the file or folder to make, on a storage that all makers see; or the URI of a folder
-            for this lease and what its owners leave to one another.
-        is_done: returns whether the target is published and complete, or its result exists elsewhere.
+        target: path of the file or folder to make, on a storage shared by all makers; or a folder's URI,
+            for this lease and for what its owners leave to one another.
+        is_done: returns True if the target is published and complete, or its result exists elsewhere.
         report: gets a line while this run waits for another one.
-        used: files whose times are refreshed as long as the lease is held, so that they count as in use.
+        used: files to refresh while the lease is held, so that they count as in use.
 
     Yields:
         The lease, in a folder with its work folder made; None: another run has made the target.
@@ -135,13 +138,19 @@ def hold_lease(
 def hold_folder_lease(
     folder: str | None, name: str, is_done: Callable[[], bool]
 ) -> AbstractContextManager[Lease | None]:
-    """Return the lease of a name in a folder of this machine; elsewhere each maker makes its own."""
+    """Return a name's lease in a folder of this machine.
+
+    Elsewhere there is no lease, and each maker makes its own.
+    """
     return nullcontext() if folder is None or is_remote(folder) else hold_lease(Path(folder, name), is_done)
 
 
 @contextmanager
 def run_beside(work: Callable[[threading.Event], object]) -> Iterator[None]:
-    """Run a function in a thread as long as the block lasts; the event that it gets tells it to end."""
+    """Run a function in a thread while the block lasts.
+
+    The function gets an event, which tells it to end.
+    """
     stop = threading.Event()
     thread = threading.Thread(target=work, args=(stop,), daemon=True)
     thread.start()
@@ -154,9 +163,9 @@ def run_beside(work: Callable[[threading.Event], object]) -> Iterator[None]:
 
 @contextmanager
 def take_turns(target: Path, report: Report = print_line) -> Iterator[Lease]:
-    """Hold the lease of work that leaves no target: a second run waits, and then has its own turn.
+    """Hold a lease for work without a target.
 
-    The last run that leaves removes the target's folder.
+    A second run waits, and then has its own turn. The last run to leave removes the target's folder.
 
     Args:
         target: name of the work, in a folder for such names only.
@@ -181,7 +190,7 @@ def _acquire(target: str, is_done: Callable[[], bool], report: Report) -> Lease 
     try:
         lease = _wait_for_lease(target, is_done, report)
     except StoreError:
-        if is_done():  # its owner removed what was being read
+        if is_done():  # its owner removed the files
             return None
         raise
     if lease is not None and is_done():  # its owner has published in the meantime
@@ -193,7 +202,7 @@ def _acquire(target: str, is_done: Callable[[], bool], report: Report) -> Lease 
 
 
 def _wait_for_lease(target: str, is_done: Callable[[], bool], report: Report) -> Lease | None:
-    """Return a lease as soon as it is free; None: another owner has done the work."""
+    """Wait for a free lease; None: the work is done."""
     began, reported = time.monotonic(), -REPORT_SECONDS
     while not is_done():
         lease = _try_acquire(target)
@@ -207,10 +216,10 @@ def _wait_for_lease(target: str, is_done: Callable[[], bool], report: Report) ->
 
 
 def describe_wait(target: str, seconds: float) -> str:
-    """Return a line for a run that waits: for whom, how long so far, and how it goes on.
+    """Describe a wait: its owner, time so far and outlook.
 
-    The owner's lease is touched by a thread, so it counts as alive even where its work hangs. Nobody but
-    the user knows whether it does.
+    A thread touches the owner's lease, so the owner counts as alive even if its work hangs. Only the user
+    can tell.
     """
     files = open_lease_files(target)
     owner = _read_owner(files.name(target, max(1, files.find_last_epoch(target))))
@@ -225,7 +234,7 @@ def describe_wait(target: str, seconds: float) -> str:
 
 
 def _try_acquire(target: str) -> Lease | None:
-    """Take the next epoch, unless a living owner holds the last one."""
+    """Take the next epoch, unless an owner is alive."""
     files = open_lease_files(target)
     last = files.find_last_epoch(target)
     if last and not is_dead(files.name(target, last)):
@@ -239,7 +248,10 @@ def _try_acquire(target: str) -> Lease | None:
 
 
 def _open_work(lease: Lease) -> None:
-    """Make the work folder; an incomplete or damaged target becomes the work folder."""
+    """Make the work folder, perhaps from a damaged target.
+
+    An incomplete or damaged target becomes the work folder.
+    """
     with suppress(FileNotFoundError):
         if not lease.work.exists():
             Path(lease.target).rename(lease.work)
@@ -247,12 +259,15 @@ def _open_work(lease: Lease) -> None:
 
 
 def _release(lease: Lease, is_done: Callable[[], bool]) -> None:
-    """End the lease. Unfinished work stays for the next owner, and so does the lease's file."""
+    """End the lease; unfinished work waits for the next owner.
+
+    The lease's file stays with the work.
+    """
     done = False
-    # `is_done` may use a session that has ended. The error that ended the session is the important one.
+    # `is_done` may use a session which has ended; the error that ended it is the one to show.
     with suppress(Exception):
         done = is_done()
-    with suppress(StoreError):  # a lease that nobody touches ends by itself
+    with suppress(StoreError):  # without touches a lease ends by itself
         if done:
             lease.files.clear(lease.target, lease.epoch)
         else:
@@ -269,15 +284,15 @@ def _touch_until(lease: Lease, used: Sequence[Path], stop: threading.Event) -> N
 
 
 WHOLE_FILE = "whole"
-"""Name of a file in a folder that marks the folder as complete."""
+"""Its presence marks a folder as complete."""
 
 
 def make_folder_once(target: Path, fill: Callable[[Path], object], report: Report = print_line) -> None:
-    """Make a folder once among all runs: one run fills it, the others wait and use it.
+    """Let one run fill a folder; others wait for it.
 
     Args:
         target: the folder; it is complete if it holds the file `whole`.
-        fill: puts files into the empty folder that it gets.
+        fill: puts files into the empty folder it gets.
         report: as `hold_lease`.
     """
     with hold_lease(target, (target / WHOLE_FILE).exists, report) as lease:
@@ -293,16 +308,19 @@ def make_folder_once(target: Path, fill: Callable[[Path], object], report: Repor
 
 
 def is_held(target: str | Path) -> bool:
-    """Return whether an owner that may be alive is making a target; nobody else may remove its work."""
+    """Check whether a target's owner may be alive.
+
+    Then nobody else may remove its work.
+    """
     files = open_lease_files(str(target))
     last = files.find_last_epoch(str(target))
     return bool(last) and not is_dead(files.name(str(target), last))
 
 
 def is_held_within(place: str) -> bool:
-    """Return whether an owner that may be alive is making a folder, or something inside it.
+    """Check whether a folder, or something inside, has an owner.
 
-    Of a folder on object storage the time of the lease inside says it.
+    On object storage the lease lies inside, and its time tells.
     """
     if is_remote(place):
         return False
@@ -313,19 +331,19 @@ def is_held_within(place: str) -> bool:
 
 
 LEASE_NAME = re.compile(r"\.(.+)\.(lease|work)-\d+")
-"""Name of a lease or a work folder; the groups are its target's name, and which of the two it is."""
+"""Name of a lease or work folder; groups: the target's name, and `lease` or `work`."""
 
 
 def find_target(path: Path) -> Path | None:
-    """Return the target of a lease or a work folder; None: it is neither."""
+    """Return a lease's or work folder's target, else None."""
     match = LEASE_NAME.fullmatch(path.name)
     return path.with_name(match[1]) if match else None
 
 
 def list_abandoned(place: str) -> dict[Path, list[Path]]:
-    """Return leases and work folders in a folder whose owners have ended, by target.
+    """List ended owners' leases and work folders, by target.
 
-    On object storage they are inside their target.
+    On object storage they lie inside their target.
     """
     if is_remote(place):
         return {}
@@ -334,12 +352,12 @@ def list_abandoned(place: str) -> dict[Path, list[Path]]:
 
 
 def list_held(folder: Path) -> list[Path]:
-    """Return the targets in a folder that an owner who may be alive is making."""
+    """List a folder's targets with an owner perhaps alive."""
     return [target for target in _list_targets(folder) if is_held(target)]
 
 
 def _list_targets(folder: Path) -> dict[Path, list[Path]]:
-    """Return leases and work folders in a folder, by target."""
+    """List a folder's leases and work folders, by target."""
     paths_by_target: dict[Path, list[Path]] = {}
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if target := find_target(path):
@@ -348,9 +366,9 @@ def _list_targets(folder: Path) -> dict[Path, list[Path]]:
 
 
 def remove_work(target: Path) -> bool:
-    """Remove what ended owners left of a target; return False where an owner may be alive.
+    """Remove ended owners' work; False: one may be alive.
 
-    The next lease is held meanwhile, so that nobody can take the work over.
+    This process holds the next lease meanwhile, so nobody can take the work over.
     """
     lease = _try_acquire(str(target))
     if lease is None:
@@ -360,7 +378,9 @@ def remove_work(target: Path) -> bool:
 
 
 def is_dead(file: str, text: bytes | str | None = None) -> bool:
-    """Return whether the owner of a lease has ended, or has not touched it for a minute.
+    """Check whether a lease's owner has ended.
+
+    A minute without a touch counts as an end.
 
     Args:
         file: path or URI of the lease.
@@ -376,7 +396,7 @@ def is_dead(file: str, text: bytes | str | None = None) -> bool:
 
 
 def _read_owner(file: str) -> Maker | None:
-    """Return the owner of a lease; None: nobody holds it any more, or its content is of another form."""
+    """Return a lease's owner; None: nobody, or an unknown content."""
     return _parse_owner(read_bytes(file) or NOBODY)
 
 

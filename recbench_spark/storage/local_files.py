@@ -1,4 +1,7 @@
-"""Checks of local files before an engine reads them: names, first lines, footers. They need no Spark."""
+"""Checks of local files before an engine reads them.
+
+They look at names, first lines and footers, and need no Spark.
+"""
 
 from __future__ import annotations
 
@@ -21,31 +24,31 @@ from recbench_spark.storage.uris import LOG, is_hidden, is_remote
 DAMAGED = "the file is damaged, cut off or in another format: write it again"
 
 COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
-"""Suffixes of compressed text files that are read."""
+"""Suffixes of readable compressed text files."""
 
 UNSUPPORTED = (".zip", ".xz", ".lzma", ".snappy", ".7z", ".rar", ".tar", ".tgz")
-"""Suffixes of compressed files that are not read."""
+"""Suffixes of compressed files to refuse."""
 
 TEXT = (".csv", ".tsv")
 
 HEAD_BYTES = 1 << 16
-"""Bytes of a file that are read for the checks."""
+"""Bytes at a file's start for the checks."""
 
 HEADER_LINES = 50
-"""Lines in which a header line is searched."""
+"""Lines among which a header line is searched."""
 
 
 # ---------------------------------------------------------------------------------------- names
 
 
 def bare_name(path: str) -> str:
-    """Return the last part of a path, without the suffix of a compressed file."""
+    """Return a path's last part, without a compressed file's suffix."""
     name = path.rstrip("/").rsplit("/", 1)[-1]
     return next((name.removesuffix(end) for end in COMPRESSED if name.endswith(end)), name)
 
 
 def is_text(path: str) -> bool:
-    """Return whether the name is that of a text file with columns."""
+    """Check whether a file's name means text with columns."""
     return bare_name(path).endswith(TEXT)
 
 
@@ -55,7 +58,9 @@ def separator(path: str) -> str:
 
 
 def refuse_name(path: str) -> None:
-    """Refuse a file whose name Spark skips, or whose compression it does not read.
+    """Refuse a file which Spark skips or cannot unpack.
+
+    Its name or its ending tells.
 
     Raises:
         DataError: the file is one of these.
@@ -77,18 +82,24 @@ def refuse_name(path: str) -> None:
 
 
 def has_delta_log(path: str | Path) -> bool:
-    """Return whether a path of this machine is the folder of a Delta table."""
+    """Check whether a local path is a Delta table's folder."""
     return Path(path, LOG).is_dir()
 
 
 def list_folder(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the files and the folders in a folder that Spark reads, in order of their names."""
+    """Return the files and folders Spark reads in a folder.
+
+    Both are in order of their names.
+    """
     entries = sorted(entry for entry in folder.iterdir() if not is_hidden(entry.name))
     return [x for x in entries if not x.is_dir()], [x for x in entries if x.is_dir()]
 
 
 def data_files(folder: Path) -> list[Path]:
-    """Return the files in a folder that Spark reads, in order, also those in partition folders."""
+    """Return the files Spark reads in a folder, in order.
+
+    Files in partition folders are among them.
+    """
     files = []
     for entry in sorted(folder.iterdir()):
         if is_hidden(entry.name):
@@ -98,12 +109,14 @@ def data_files(folder: Path) -> list[Path]:
 
 
 def text_separator(path: str, files: Iterable[str] | None = None) -> str | None:
-    """Return the separator of a text file or of a folder of them; None for anything else.
+    """Return a text file's or folder's separator, else None.
 
-    `files`: those of a folder, here or elsewhere, that are read; None: all.
+    Args:
+        path: a file or a folder.
+        files: files to read in a folder, here or elsewhere; None: all.
 
     Raises:
-        SchemaError: a folder holds text beside other files, or files of two separators.
+        SchemaError: a folder holds text beside other files, or files with two separators.
     """
     folder = Path(path)
     if has_delta_log(path):
@@ -125,7 +138,7 @@ def text_separator(path: str, files: Iterable[str] | None = None) -> str | None:
 
 @contextmanager
 def open_stream(place: str) -> Iterator[pa.NativeFile]:
-    """Open a text on any storage from its beginning, unpacked."""
+    """Open and unpack a text on any storage."""
     if not is_remote(place):
         with pa.input_stream(place) as stream:
             yield stream
@@ -137,7 +150,7 @@ def open_stream(place: str) -> Iterator[pa.NativeFile]:
 
 
 def read_head(path: str) -> bytes:
-    """Return the first bytes of a text file, unpacked.
+    """Return a text file's first bytes, unpacked.
 
     Raises:
         DataError: it cannot be read.
@@ -150,17 +163,17 @@ def read_head(path: str) -> bytes:
 
 
 def head_lines(head: bytes, encoding: str = "utf-8", comment: str = "") -> list[str]:
-    """Return the lines in the head of a file, without empty lines and comments."""
+    """Return a head's lines, without empty ones and comments."""
     try:
         text = head.decode(encoding, errors="replace")
-    except LookupError:  # Java knows encodings that Python does not
+    except LookupError:  # Java knows encodings unknown to Python
         text = head.decode("utf-8", errors="replace")
     lines = [line for line in re.split(r"\r\n|\r|\n", text.removeprefix("\ufeff")) if line.strip()]
     return [line for line in lines if not comment or not line.startswith(comment)]
 
 
 def split_line(line: str, sep: str) -> list[str]:
-    """Return the fields of a line, without quotes."""
+    """Return a line's fields, without quotes."""
     if sep == BLANKS:
         return line.split()
     if len(sep) != 1:
@@ -171,9 +184,16 @@ def split_line(line: str, sep: str) -> list[str]:
 def require_columns(
     names: Sequence[str], columns: Sequence[str], what: str, path: str, sep: str | None = None
 ) -> None:
-    """Check a table by path as `require_names`; for text the hint names the line or separator to use.
+    """Check a text table's columns as `require_names`.
 
-    `sep`: what fields were separated by; None: by the name of the file.
+    For text, the hint names the line or separator to use.
+
+    Args:
+        names: columns of the table.
+        columns: the required columns.
+        what: name of the table, for the message.
+        path: its file or folder.
+        sep: the separator used; None: the one for the file's name.
 
     Raises:
         SchemaError: a column is missing.
@@ -182,13 +202,16 @@ def require_columns(
         require_names(names, list(columns), what)
     except SchemaError as error:
         hint = ""
-        with suppress(SchemaError):  # files beside those that are read
+        with suppress(SchemaError):  # files beside those being read
             hint = _text_hint(path, columns, sep or text_separator(path))
         raise SchemaError(error.message, hint or error.hint) from None
 
 
 def _text_hint(path: str, columns: Sequence[str], used: str | None) -> str:
-    """Return a hint where the first line, cut at a separator, lacks columns; empty if nothing is known."""
+    """Return a hint where the first line lacks columns.
+
+    The line was cut at a separator. Empty: nothing is known.
+    """
     place = Path(path)
     if not place.exists() or used is None:
         return ""
@@ -204,7 +227,7 @@ def _text_hint(path: str, columns: Sequence[str], used: str | None) -> str:
 
 
 def cut_names(line: str, sep: str) -> set[str]:
-    """Return the names of columns in a first line."""
+    """Return the column names in a first line."""
     return {name.strip() for name in split_line(line, sep)}
 
 
@@ -212,10 +235,12 @@ SEPARATORS = (",", "\t", ";", "|")
 
 
 def refuse_strange_names(groups: Mapping[str, list[str]], sep: str, path: str) -> None:
-    """Refuse files of a folder without a column name in common, or whose names differ in case alone.
+    """Refuse a folder's files with strange column names.
+
+    They have no column name in common, or differ in case alone.
 
     Args:
-        groups: the first line of files -> the files.
+        groups: first line -> the files with it.
         sep: the separator of names.
         path: the folder.
 
@@ -252,7 +277,10 @@ def _separator_hint(sep: str, used: str) -> str:
 
 
 def trec_hint(lines: Sequence[str]) -> str:
-    """Return a hint how to rewrite a TREC run or qrels file; empty for other text."""
+    """Return a hint to rewrite a file of TREC.
+
+    It is empty for other text.
+    """
     kind = trec_kind(lines)
     return f"this is {TREC[kind][0]}: {TREC[kind][1]}" if kind else ""
 
@@ -272,7 +300,7 @@ TREC = {
 
 
 def trec_kind(lines: Sequence[str]) -> str | None:
-    """Return `run` or `qrels` for lines of TREC's two formats."""
+    """Return TREC's format, `run` or `qrels`, else None."""
     fields_by_line = [line.split() for line in lines[:HEADER_LINES]]
     if not fields_by_line:
         return None
@@ -285,7 +313,10 @@ def trec_kind(lines: Sequence[str]) -> str | None:
 
 
 def find_undecoded(path: str) -> tuple[int, int] | None:
-    """Return line and value of the first byte of a text file that is not UTF-8; None where there is none.
+    """Find a text file's first byte outside UTF-8.
+
+    Returns:
+        Its line and value; None: there is none.
 
     Raises:
         DataError: it cannot be read.
@@ -305,7 +336,7 @@ def find_undecoded(path: str) -> tuple[int, int] | None:
 
 
 def describe_undecoded(path: str, *, is_file: bool = False) -> list[str]:
-    """Return a sentence about the first byte of a file that is not UTF-8; nothing where all is.
+    """Describe a file's first byte outside UTF-8; empty: none.
 
     `is_file`: the path is known to be a file, and no name of a folder or a table.
     """
@@ -314,7 +345,7 @@ def describe_undecoded(path: str, *, is_file: bool = False) -> list[str]:
 
 
 def read_chunks(path: str) -> Iterator[bytes]:
-    """Yield the bytes of a text file, unpacked. The caller holds one chunk.
+    """Yield a text file's bytes, unpacked, in chunks.
 
     Raises:
         DataError: it cannot be read.
@@ -328,7 +359,7 @@ def read_chunks(path: str) -> Iterator[bytes]:
 
 
 CHUNK_BYTES = 1 << 20
-"""Bytes of a text file that are decoded at once."""
+"""Bytes of a text file to decode at once."""
 
 WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 """First bytes of text in these encodings."""
@@ -348,11 +379,14 @@ MAGIC = {
     b"Obj\x01": "Avro",
     b"SQLite": "a database of SQLite",
 }
-"""First bytes of files, and the format that they mean."""
+"""Files' first bytes, and the format they mean."""
 
 
 def describe_content(path: str) -> tuple[str, str]:
-    """Return the format of a file by its first bytes, and a hint; empty texts: unknown."""
+    """Return a file's format and a hint.
+
+    Empty texts: unknown.
+    """
     with open_input(path) as file:
         head = bytes(file.read(HEAD_BYTES) or b"")
     kind = next((kind for magic, kind in MAGIC.items() if head.startswith(magic)), None)
@@ -370,7 +404,7 @@ def describe_content(path: str) -> tuple[str, str]:
 
 
 def refuse_packed_text(path: str) -> None:
-    """Refuse a file with the name of text and another format.
+    """Refuse a file named as text but in another format.
 
     Raises:
         DataError: the file is not text.
@@ -386,7 +420,10 @@ def refuse_packed_text(path: str) -> None:
 
 
 def find_hint(kind: str, otherwise: str) -> str:
-    """Return how a file of a format becomes text in UTF-8, where it is text; else the other hint."""
+    """Return the hint which turns text into UTF-8.
+
+    A file in another format than text gets the other hint.
+    """
     return TO_UTF8.replace("UTF-16", kind.rsplit(maxsplit=1)[-1]) if "UTF-" in kind else otherwise
 
 
@@ -394,7 +431,9 @@ def find_hint(kind: str, otherwise: str) -> str:
 
 
 def refuse_case(names: Iterable[str], where: str) -> None:
-    """Refuse two columns whose names differ in case alone, since Spark takes them for one.
+    """Refuse two columns whose names differ in case alone.
+
+    Spark takes them for one.
 
     Raises:
         SchemaError: there are two such columns.
@@ -407,7 +446,9 @@ def refuse_case(names: Iterable[str], where: str) -> None:
 
 
 def refuse_misspelt(names: Sequence[str], wanted: Sequence[str], where: str, key: str = "") -> None:
-    """Refuse a column that would be read if its name had another case.
+    """Refuse a column whose name is wanted in another case.
+
+    It would not be read.
 
     Raises:
         SchemaError: there is such a column.
@@ -420,14 +461,20 @@ def refuse_misspelt(names: Sequence[str], wanted: Sequence[str], where: str, key
 
 
 def formats_error(path: str, files: Iterable[str]) -> SchemaError:
-    """Return the error for a folder with files of several formats; `files`: one of each."""
+    """Return the error for a folder with several file formats.
+
+    `files`: one of each.
+    """
     one, other = (file.rpartition("/")[2] for file in sorted(files)[:2])
     message = f"{path}: {one} and {other} are of two formats"
     return SchemaError(message, "one format in a folder, or the name of a file")
 
 
 def parquet_error(where: str, file: str, error: Exception, wanted: str = "Parquet") -> DataError:
-    """Return the error for a file that is not of the wanted format, with its real one."""
+    """Return the error for a file in another format.
+
+    It names the real format.
+    """
     kind, hint = describe_content(file) if Path(file).is_file() else ("", DAMAGED)
     name = "it" if where.endswith(Path(file).name) else Path(file).name
     if kind and kind != wanted:

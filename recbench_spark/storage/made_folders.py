@@ -1,10 +1,10 @@
-"""Folders that are made once and published whole, on a shared folder and on object storage.
+"""Folders made once and published whole, on any storage.
 
-On a folder of this machine one run holds the lease of the folder's name, and its work folder is renamed
+In a folder of this machine one run holds the lease of the folder's name, and its work folder is renamed
 (`leases`). Object storage has no rename, and these folders no lease: each run writes below a private name
-inside the folder, and one write of `current.txt` that fails where the name is in use says which of them
-counts. Two runs that make one folder at the same time make the same content, and the second one removes its
-own.
+inside the folder. Then it writes `current.txt`, which names the run that counts, and this write fails where
+the name is in use. Two runs of one folder at the same time make the same content, and the second one
+removes its own.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ from recbench_spark.storage.seals import SEAL, find_damage, read_seal
 from recbench_spark.storage.uris import is_remote, join_uri
 
 CURRENT = "current.txt"
-"""Object with the name of the folder inside that counts."""
+"""Object with the valid inner folder's name."""
 
 
 @dataclass(frozen=True)
 class FolderWork:
-    """FolderWork is the right to make a folder, and the place where it is made.
+    """The right and the place to make a folder.
 
     Attributes:
         target: path or URI of the folder.
-        work: path or URI where its content is written.
-        lease: the lease of a folder of this machine.
+        work: path or URI for writing its content.
+        lease: the lease, if the folder is on this machine.
     """
 
     target: str
@@ -61,20 +61,23 @@ class FolderWork:
     lease: Lease | None
 
     def clear(self) -> None:
-        """Remove what an earlier owner left."""
+        """Remove an earlier owner's work."""
         if self.lease is not None:
             remove_tree(Path(self.work))
 
     def publish(self) -> None:
-        """Publish the work, which must be complete (errors as `Lease.publish`)."""
+        """Publish the complete work (errors as `Lease.publish`)."""
         if self.lease is not None:
             self.lease.publish()
-        else:  # of several runs one succeeds; `make_folder` removes the work of the others
+        else:  # one of several runs succeeds; `make_folder` removes the others' work
             put_if_absent(join_uri(self.target, CURRENT), self.work.rsplit("/", 1)[1].encode())
 
 
 def find_folder(target: str) -> str | None:
-    """Return where the content of a folder is; None if an object storage has no such folder."""
+    """Return where a folder's content is; None: not made.
+
+    Only on object storage can the folder be missing.
+    """
     if not is_remote(target):
         return target
     name = read_bytes(join_uri(target, CURRENT))
@@ -82,7 +85,7 @@ def find_folder(target: str) -> str | None:
 
 
 def explain_missing_folder(target: str) -> StoreError:
-    """Return the error for a folder that was to be made, and that is not complete afterwards.
+    """Return the error for a folder that stayed incomplete.
 
     On object storage a complete folder stays as it is, even if its files cannot be read any more.
     """
@@ -96,13 +99,15 @@ def explain_missing_folder(target: str) -> StoreError:
 def make_folder(
     target: str, is_done: Callable[[], bool], report: Report = print_line, used: Sequence[str] = ()
 ) -> Iterator[FolderWork | None]:
-    """Make a folder, or wait until another run on the same folder has made it.
+    """Make a folder, or wait for another run's.
+
+    Only runs on the same folder wait.
 
     Args:
         target: path or URI of the folder.
-        is_done: returns whether the folder is published and complete, or its result exists elsewhere.
+        is_done: returns True if the folder is published and complete, or its result exists elsewhere.
         report: gets a line while this run waits for another one.
-        used: files whose times are refreshed meanwhile, so that they count as in use.
+        used: files to refresh meanwhile, so that they count as in use.
 
     Yields:
         The work; None: the folder is there.
@@ -127,19 +132,19 @@ def _make_remote_folder(target: str, is_done: Callable[[], bool]) -> Iterator[Fo
 
 
 SUCCESS = "_SUCCESS"
-"""File that is written last, where a folder has no other such file; its name is that of Spark."""
+"""File written last, in a folder without another such file; Spark has the same name."""
 
 TASK_FILES = "_tasks"
-"""Folder for the files of tasks below a folder that is read whole: readers skip names that begin so."""
+"""Folder for tasks' files below a folder read as a whole: readers skip names with such a beginning."""
 
 
 def write_once(target: str, write: Callable[[str], object], mark: str = SUCCESS) -> str:
-    """Write a folder once among all runs; return the folder that holds its content.
+    """Write a folder once; return its content's place.
 
     Args:
         target: path or URI of the folder.
-        write: writes files into the folder that it gets.
-        mark: name of the file that `write` writes last.
+        write: writes files into the folder it gets.
+        mark: name of the last file from `write`.
     """
 
     def is_done() -> bool:
@@ -155,16 +160,20 @@ def write_once(target: str, write: Callable[[str], object], mark: str = SUCCESS)
 
 
 def write_folder(results: TaskRows, folder: str) -> None:
-    """Let tasks write their results as the only Parquet files of a new folder."""
+    """Let tasks write a new folder's only Parquet files.
+
+    The files hold the tasks' results.
+    """
     place = join_uri(folder, TASK_FILES)
     publish_parts([join_uri(place, file.path) for file in write_files(results, place, {})], folder)
     write_bytes(join_uri(folder, SUCCESS), b"")
 
 
 def publish_parts(files: Sequence[str], folder: str) -> None:
-    """Bring the files that tasks have returned from TASK_FILES to the folder itself, within the storage.
+    """Move tasks' files from TASK_FILES to the folder itself.
 
-    Files of attempts that were given up do not count. A copy is one request, of at most 5 GB in S3.
+    The storage does it. Files of attempts given up do not count. A copy is one request, of at most 5 GB in
+    S3.
     """
     remote = is_remote(folder)
     for number, file in enumerate(files):
@@ -174,10 +183,10 @@ def publish_parts(files: Sequence[str], folder: str) -> None:
 
 
 def fill_folder(target: str, folder: Path, build: Callable[[Path], object]) -> None:
-    """Fill a folder of this host from a stored folder; the first caller builds the files and stores them.
+    """Fill a host's folder from storage, or build both.
 
-    The stored files serve all hosts. Two hosts that build at the same time keep their own files, and one of
-    them stores them.
+    The first caller builds the files and stores them for all hosts. Of two hosts which build at the same
+    time, each keeps its own files, and one stores them.
 
     Args:
         target: URI of the stored folder on object storage.
@@ -197,13 +206,13 @@ def fill_folder(target: str, folder: Path, build: Callable[[Path], object]) -> N
 
 
 def store_files(folder: Path, place: str) -> None:
-    """Write the files of a sealed folder to an object storage; the seal comes last."""
+    """Write a sealed folder's files to object storage, seal last."""
     for name in (*read_seal(folder), SEAL):
         copy_file_to_object(folder / name, join_uri(place, name))
 
 
 def fetch_files(place: str, folder: Path) -> None:
-    """Copy the files of a sealed folder from an object storage, and check each byte.
+    """Fetch a sealed folder's files, and check each byte.
 
     Raises:
         StoreError: a file is missing or damaged, or the storage does not answer.
@@ -218,7 +227,10 @@ def fetch_files(place: str, folder: Path) -> None:
 
 @contextmanager
 def hold_private_folder(target: str) -> Iterator[str]:
-    """Yield a place beside a target that nobody else uses; whatever is there at the end is removed."""
+    """Yield a private place beside a target.
+
+    Whatever is there at the end is removed.
+    """
     parent, _, name = target.rpartition("/")
     place = join_uri(parent, private_name(name))
     try:
@@ -228,7 +240,10 @@ def hold_private_folder(target: str) -> Iterator[str]:
 
 
 def stat_whole(place: str) -> Iterator[StoredObject]:
-    """Yield what `stat_objects` does; on this machine also the place, by the last write to all in it."""
+    """Yield `stat_objects` and, on this machine, the place itself.
+
+    The last entry, on this machine alone, has the last write to anything in the place.
+    """
     yield from stat_objects(place)
     if not is_remote(place):
         yield StoredObject("", 0, "", newest_time(local_path(place)))
@@ -237,9 +252,10 @@ def stat_whole(place: str) -> Iterator[StoredObject]:
 def stat_folders(
     place: str, wanted: Callable[[Sequence[str]], bool], depth: int = 1
 ) -> Iterator[tuple[str, StoredObject]]:
-    """Yield the files of folders below a place, as `stat_whole`, each with the place of its folder.
+    """Yield files of folders below a place, with their folder.
 
-    All of remote storage are in one listing. On this machine a link to a folder is a folder.
+    The files are as in `stat_whole`. Remote storage lists all at once. On this machine a link to a folder
+    is a folder.
 
     Args:
         place: folder or URI.
@@ -257,12 +273,15 @@ def stat_folders(
 
 
 class PrivateForm(NamedTuple):
-    """Names of folders that no run needs a day after the last write, and how deep in a room they are."""
+    """Pattern and depth of a room's private folders.
+
+    No run needs such a folder a day after the last write.
+    """
 
     pattern: re.Pattern[str]
     depth: int
 
 
 def find_private_form(root: str) -> PrivateForm:
-    """Return the form of the private folders in a warehouse."""
+    """Return the pattern of a warehouse's private folders."""
     return PrivateForm(PRIVATE_FOLDER, 2) if is_remote(root) else PrivateForm(PRIVATE_NAME, 1)

@@ -1,11 +1,11 @@
-"""Identity of a running process, its files and caches, and the proof that it is alive or has ended.
+"""Identity of running processes, and proof of their end.
 
 A process number alone identifies nothing: two containers or hosts on one disk have the same numbers, and a
-number is used again after a process has ended. So a maker is the machine's start (its boot id), the
-namespace of its process numbers, the number, and the moment at which the process began.
+system uses a number again after a process has ended. So a maker is the machine's start (its boot id), the
+namespace of its process numbers, the number, and the moment when the process began.
 
-Connections and threads do not survive a fork, so a child computes kept results again. What it has got from
-its parent stays where it is: to close it would end connections that the parent still uses.
+Connections and threads do not survive a fork, so a child computes kept results again. It leaves its
+parent's results as they are: closing them would end the parent's own connections.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ R = TypeVar("R")
 
 
 def cache_in_process(size: int | None = None) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Keep the results of a function as `functools.lru_cache` does, of each process its own.
+    """Keep a function's results, in each process apart.
+
+    Otherwise it is `functools.lru_cache`.
 
     Args:
-        size: most results that are kept; None: all.
+        size: most results to keep; None: all.
     """
 
     def decorate(function: Callable[P, R]) -> Callable[P, R]:
@@ -57,7 +59,7 @@ class Maker:
         boot: id of the host's present start; empty if the system has none.
         namespace: namespace of the process numbers; each container has its own.
         pid: number of the process.
-        began: clock ticks from the host's start to the start of the process.
+        began: clock ticks from the host's start to the process's start.
     """
 
     host: str
@@ -67,9 +69,9 @@ class Maker:
     began: str
 
     def has_ended(self) -> bool:
-        """Return True if this host can prove that the process has ended, else False."""
+        """Return True if this host can prove the process's end."""
         here = this_maker()
-        # Nothing can be proved on another host, in another container, or after a new start of the host.
+        # On another host, in another container or after a restart nothing can be proved.
         same = self.boot == here.boot and self.namespace == here.namespace
         return bool(self.boot and same) and _start_ticks(self.pid) != self.began
 
@@ -80,7 +82,7 @@ class Maker:
 
 @cache_in_process()
 def this_maker() -> Maker:
-    """Return the present process; after a fork the child is another maker."""
+    """Return the present process; after a fork the child differs."""
     pid = os.getpid()
     boot = _read_text("/proc/sys/kernel/random/boot_id")
     try:
@@ -91,7 +93,10 @@ def this_maker() -> Maker:
 
 
 def _start_ticks(pid: int) -> str:
-    """Return the start of a process (field 22 of proc(5) stat); empty if there is no such process."""
+    """Return a process's start; empty if no such process runs.
+
+    It is field 22 of proc(5) stat.
+    """
     text = _read_text(f"/proc/{pid}/stat")
     fields = text.rpartition(")")[2].split()
     is_running = len(fields) > 19 and fields[0] not in ("Z", "X")
@@ -108,12 +113,12 @@ def _read_text(path: str) -> str:
 PARTIAL = ".partial"
 
 PRIVATE_NAME = re.compile(r"\..+\.[0-9a-f]+" + re.escape(PARTIAL))
-"""A name as `private_name` makes it: its file is being written, or its writer was killed."""
+"""A name made by `private_name`: its file is being written, or its writer was killed."""
 
 
 def private_name(name: str) -> str:
-    """Return a hidden name beside `name` that no other process, host or container uses.
+    """Return a hidden name unused by other processes and hosts.
 
-    Spark and Arrow skip names that begin with a dot.
+    It is beside the given name. Spark and Arrow skip names with a dot in front.
     """
     return f".{name}.{uuid.uuid4().hex}{PARTIAL}"

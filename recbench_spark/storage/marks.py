@@ -1,7 +1,8 @@
-"""Marks of work: one file per process and warehouse, which names the runs at work there and their start.
+"""Marks of work: files naming the runs at work.
 
-Nobody removes rows of a run whose mark is alive, whatever the clocks of hosts say. A mark is a lease
-without rivals: its process touches it every few seconds, and removes it at the end.
+Each process has one file for each warehouse, with its runs and their start. Nobody removes rows of a run
+with a living mark, whatever the hosts' clocks say. A mark is a lease without rivals: its process touches it
+every few seconds, and removes it at the end.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from recbench_spark.storage.makers import private_name, this_maker
 from recbench_spark.storage.publish import read_clock
 
 MARKS_FOLDER = "_at_work"
-"""Folder of a warehouse for marks. Spark and Arrow skip names that begin like this."""
+"""A warehouse's folder for marks. Spark and Arrow skip names with such a beginning."""
 
 
 class WorkMark:
-    """The mark of this process in one warehouse.
+    """This process's mark in one warehouse.
 
     Attributes:
-        path: path of the file. Its first line is the process; each further line is the id of a run.
+        path: path of the file. Its first line is the process; each further line is a run's id.
     """
 
     def __init__(self, root: Path) -> None:
@@ -39,7 +40,7 @@ class WorkMark:
         self.add(json.dumps({**this_maker().to_json(), "since": began}))
 
     def _create(self) -> None:
-        """Make the file; another process may be removing the folder at the same moment."""
+        """Make the file, even while another process removes the folder."""
         while not self.path.exists():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileNotFoundError):
@@ -51,7 +52,7 @@ class WorkMark:
             file.write(line + "\n")
 
     def remove(self) -> None:
-        """Remove the mark: the process is done with the warehouse."""
+        """Remove the mark: the process needs the warehouse no more."""
         with suppress(OSError):
             self.path.unlink()
             self.path.parent.rmdir()
@@ -63,9 +64,9 @@ _lock = threading.Lock()
 
 
 def note_run(root: Path, run_id: str) -> None:
-    """Mark a run of this process as at work in a warehouse, before its first row is written.
+    """Mark a run as at work, before its first row.
 
-    A warehouse that cannot be written to has no rows to protect, and gets no mark.
+    A warehouse without write access has no rows to protect, and gets no mark.
     """
     key = (os.getpid(), str(root))
     with _lock, suppress(OSError):
@@ -77,7 +78,10 @@ def note_run(root: Path, run_id: str) -> None:
 
 
 def end_runs(root: Path) -> None:
-    """Remove the mark of this process in a warehouse: its runs were published, failed or given up."""
+    """Remove this process's mark: its runs have ended.
+
+    They were published, have failed or were given up.
+    """
     with _lock:
         mark = _marks.pop((os.getpid(), str(root)), None)
     if mark is not None:
@@ -85,15 +89,21 @@ def end_runs(root: Path) -> None:
 
 
 def keep_fresh(path: Path) -> None:
-    """Touch a file or folder every few seconds while this process lives, since cleaning goes by age."""
+    """Touch a path every few seconds while this process lives.
+
+    Cleaning goes by age.
+    """
     with _lock:
         _touched_paths.add(path)
         _start_touching()
 
 
 def mark_used(path: Path) -> None:
-    """Touch a file now and while this process lives: retention keeps what was used lately."""
-    with suppress(OSError):  # a folder that only others may write to
+    """Touch a file now and while this process lives.
+
+    Retention keeps what was used lately.
+    """
+    with suppress(OSError):  # only others may write to the folder
         os.utime(path)
     keep_fresh(path)
 
@@ -102,7 +112,7 @@ _thread: list[tuple[int, threading.Thread]] = []
 
 
 def _start_touching() -> None:
-    """Start the one thread of this process; a fork does not inherit its parent's thread."""
+    """Start this process's one thread; a fork inherits none."""
     if not _thread or _thread[-1][0] != os.getpid():
         thread = threading.Thread(target=_touch_forever, daemon=True)
         _thread.append((os.getpid(), thread))
@@ -128,13 +138,16 @@ def runs_at_work(root: Path) -> set[str]:
 
 
 def oldest_work(root: Path) -> float | None:
-    """Return the start of the longest living process at work, by the storage's clock; None: no process."""
+    """Return the start of the longest work; None: no process.
+
+    The time is that of the storage's clock. Only living processes count.
+    """
     times = [json.loads(lines[0])["since"] for lines in _living_marks(root) if lines]
     return min(times, default=None)
 
 
 def list_others_at_work(root: Path) -> list[str]:
-    """Return the other processes that write runs to a warehouse, and the nights that others hold."""
+    """List others at work: processes, and held nights."""
     here = this_maker().to_json()
     others = [one for lines in _living_marks(root) if lines and (one := _owner_fields(lines[0])) != here]
     nights = sorted(target.name for target in list_held(root / MARKS_FOLDER))
@@ -142,7 +155,7 @@ def list_others_at_work(root: Path) -> list[str]:
 
 
 def _living_marks(root: Path) -> Iterator[list[str]]:
-    """Yield the lines of each living mark; remove those that killed processes left."""
+    """Yield living marks' lines; remove killed processes' marks."""
     folder = root / MARKS_FOLDER
     for path in folder.iterdir() if folder.is_dir() else ():
         if path.name.startswith("."):  # a file made to read the clock
@@ -155,20 +168,23 @@ def _living_marks(root: Path) -> Iterator[list[str]]:
 
 
 def _owner_text(path: Path) -> str:
-    """Return the first line of a mark in the form of a lease: the maker alone."""
+    """Return a mark's maker as a lease has it."""
     lines = path.read_text(encoding="utf-8").splitlines()
     return json.dumps(_owner_fields(lines[0])) if lines else ""
 
 
 def _owner_fields(line: str) -> dict[str, Any]:
-    """Return the fields of the maker in the first line of a mark."""
+    """Return the maker's fields from a mark's first line."""
     fields: dict[str, Any] = json.loads(line)
     fields.pop("since", None)
     return fields
 
 
 def count_hours_to_keep(folder: Path, hours: int) -> int:
-    """Return the hours whose files a vacuum keeps: longer where a run is at work, or clocks differ."""
+    """Return the hours for which a vacuum keeps files.
+
+    They are more than the wanted hours where a run is at work, or clocks differ.
+    """
     now = read_clock(folder)
     since = oldest_work(folder)
     at_work = 0.0 if since is None else now - since

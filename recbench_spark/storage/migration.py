@@ -1,4 +1,4 @@
-"""Migration of an older warehouse of version 0.2 to the present columns and constraints."""
+"""Migration from version 0.2 to today's columns and constraints."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ BY_SPARK = "table {} of the warehouse is changed by Spark alone"
 
 
 def migrate(warehouse: FileTables) -> list[str]:
-    """Give an older warehouse the columns and constraints that it lacks; no row is written again.
+    """Add the columns and constraints that an older warehouse lacks.
 
-    New columns are NULL in old rows. `runs` comes last, since its version is that of the warehouse: a
-    killed migration is started again.
+    No row is written again. New columns are NULL in old rows. `runs` comes last, since its version is the
+    warehouse's: a killed migration can be started again.
 
     Returns:
-        The statements that were carried out.
+        The statements carried out.
 
     Raises:
-        StoreError: newer code made the warehouse, or version 0.1; a column cannot be added or has another
+        StoreError: newer code or version 0.1 made the warehouse; a column cannot be added or has another
             type, or a run is at work.
-        FallbackToSpark: the warehouse has no Spark, which must change a table; nothing is changed then.
+        FallbackToSpark: Spark must change a table, and the warehouse has none; nothing is changed then.
     """
     tables = [table for table in TABLES.values() if warehouse.exists(table.name)]
     tables.sort(key=lambda table: table.name == "runs")
-    # `runs` first: it says which version made the warehouse.
+    # `runs` first: it tells which version made the warehouse.
     todo = {one.name: lines for one in tables[::-1] if (lines := _migration_statements(warehouse, one))}
     if todo:
         _refuse_beside_runs(warehouse)
@@ -54,7 +54,7 @@ def migrate(warehouse: FileTables) -> list[str]:
 
 
 def _change_table(warehouse: FileTables, table: Table) -> list[str]:
-    """Carry out the statements of a table by one conditional write, after a look at its rows.
+    """Change a table by one conditional write, if rows allow.
 
     Returns:
         The statements; none where another migration was first.
@@ -77,7 +77,9 @@ def _change_table(warehouse: FileTables, table: Table) -> list[str]:
 
 
 def _refuse_beside_runs(warehouse: FileTables) -> None:
-    """Refuse to change tables while a run writes to them: its later appends may break a new constraint.
+    """Refuse to change tables while a run writes to them.
+
+    Its later appends might break a new constraint.
 
     Raises:
         StoreError: a run is at work.

@@ -1,10 +1,10 @@
-"""Settings that reach an object storage, the storage opened by them, and its errors in words.
+"""Access to object storage: settings, clients, errors in words.
 
 Arrow, obstore and `deltalake` each look for credentials, address and region in another way. So they are
 read once, here: from the environment, the role of a container (for which the libraries ask), a profile in
 AWS's own files, or Hadoop's configuration; else the libraries ask the machine for its role.
-`conf/spark/s3.conf` has this order for Java. Keys are handed to the libraries and stand in no table, log or
-message; messages name only the place where they were found.
+`conf/spark/s3.conf` has this order for Java. The libraries get the keys, which stand in no table, log or
+message; messages name only the keys' source.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 CONNECT_SECONDS = 5
 REQUEST_SECONDS = 30
 RETRY_SECONDS = 45
-"""Longest time of all attempts at one request: an error of storage ends within a minute."""
+"""Longest time for all attempts at one request: a storage error ends within a minute."""
 
 DEFAULT_REGION = "us-east-1"
 
@@ -53,7 +53,7 @@ ROLE_VARIABLES = (
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
-"""Variables by which a container learns the role that it has."""
+"""Variables by which a container learns its role."""
 
 PROFILE_KEYS = {
     "aws_access_key_id": "AWS_ACCESS_KEY_ID",
@@ -63,12 +63,11 @@ PROFILE_KEYS = {
 
 
 class StorageAccess(NamedTuple):
-    """StorageAccess says how a storage is reached.
+    """Settings to reach one storage, with their source.
 
     Attributes:
-        options: settings as `deltalake` and obstore take them, with secrets; empty: both read the
-            environment.
-        source: where the credentials were found, without them; empty: nowhere.
+        options: settings for `deltalake` and obstore, with secrets; empty: both read the environment.
+        source: the credentials' source, without them; empty: none.
     """
 
     options: dict[str, str]
@@ -76,18 +75,18 @@ class StorageAccess(NamedTuple):
 
     @property
     def address(self) -> str:
-        """Address of the storage, for messages."""
+        """The storage's address, for messages."""
         return self.options.get("AWS_ENDPOINT_URL", "") or "the default address of the storage"
 
     def describe_credentials(self) -> str:
-        """Describe in words where the credentials were found."""
+        """Describe in words where the credentials come from."""
         if self.source:
             return f"credentials were found in {self.source}"
         return "no credentials were found: none in the environment, in a profile, or as a role"
 
 
 def read_access(place: str) -> StorageAccess:
-    """Read the settings for a URI of a storage."""
+    """Read the settings for a storage's URI."""
     if read_scheme(place) != "s3":
         return StorageAccess({}, "the environment" if is_object_storage(place) else "")
     profile, profile_source = _read_profile()
@@ -106,7 +105,7 @@ def read_access(place: str) -> StorageAccess:
 
 
 HADOOP_ADDRESS = {"fs.s3a.endpoint": "AWS_ENDPOINT_URL", "fs.s3a.endpoint.region": "AWS_REGION"}
-"""Settings of Hadoop's S3A for address and region, and the variables that mean the same."""
+"""Hadoop S3A's settings for address and region, and the variables with the same meaning."""
 
 HADOOP_KEYS = {
     "fs.s3a.access.key": "AWS_ACCESS_KEY_ID",
@@ -114,16 +113,16 @@ HADOOP_KEYS = {
     "fs.s3a.session.token": "AWS_SESSION_TOKEN",
     **HADOOP_ADDRESS,
 }
-"""Settings of Hadoop's S3A, and the variables that mean the same."""
+"""Hadoop S3A's settings, and the variables with the same meaning."""
 
 _adopted: dict[str, str] = {}
-"""Variables read from Hadoop's configuration by `adopt_hadoop`; those of the environment come first."""
+"""Variables read from Hadoop's configuration by `adopt_hadoop`; the environment's own come first."""
 
 
 def adopt_hadoop(place: str, read_setting: Callable[[str], str | None]) -> None:
-    """Take keys and address from Hadoop's configuration, for a process that has found no keys elsewhere.
+    """Take keys and address from Hadoop's configuration.
 
-    A later call takes keys that were renewed there.
+    This is for a process without other keys. A later call takes keys renewed there.
 
     Args:
         place: URI of a storage.
@@ -137,13 +136,15 @@ def adopt_hadoop(place: str, read_setting: Callable[[str], str | None]) -> None:
         endpoint = settings.get("AWS_ENDPOINT_URL")
         if endpoint and "://" not in endpoint:  # S3A takes a host alone for https
             settings["AWS_ENDPOINT_URL"] = f"https://{endpoint}"
-        _adopted.update(settings)  # other threads read it at any moment, so nothing is ever missing
+        _adopted.update(settings)  # other threads read it at any moment, so nothing may be missing
         for name in _adopted.keys() - settings.keys():  # the token of earlier keys must go
             _adopted.pop(name, None)
 
 
 def renew_variables(environment: dict[str, str], options: Mapping[str, str]) -> None:
-    """Set the variables by which other processes reach a storage, and remove keys that it no longer has.
+    """Renew the variables by which processes reach a storage.
+
+    Keys no longer in use are removed.
 
     Args:
         environment: variables; keys of an earlier call are among them.
@@ -157,13 +158,13 @@ def renew_variables(environment: dict[str, str], options: Mapping[str, str]) -> 
 
 
 def may_have_credentials(place: str) -> bool:
-    """Return whether keys were found, or the machine may be asked for its role."""
+    """Check whether keys or a machine's role may exist."""
     disabled = os.environ.get("AWS_EC2_METADATA_DISABLED", "").lower() == "true"
     return bool(read_access(place).source) or not disabled
 
 
 def _find_credentials(profile: dict[str, str], profile_source: str) -> tuple[dict[str, str], str]:
-    """Return the keys and the place where they were found. Keys of a role are left to the libraries."""
+    """Return keys and source; libraries find a role's keys."""
     environment = os.environ
     if environment.get("AWS_ACCESS_KEY_ID") and environment.get("AWS_SECRET_ACCESS_KEY"):
         names = [name for name in PROFILE_KEYS.values() if environment.get(name)]
@@ -181,7 +182,7 @@ def _find_credentials(profile: dict[str, str], profile_source: str) -> tuple[dic
 
 
 def _read_profile() -> tuple[dict[str, str], str]:
-    """Return the settings of the user's profile of AWS, and the names of the profile and its file."""
+    """Return the user's AWS profile, and its name and file."""
     name = os.environ.get("AWS_PROFILE") or "default"
     home = Path.home() / ".aws"
     keys_file = Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or home / "credentials")
@@ -192,7 +193,7 @@ def _read_profile() -> tuple[dict[str, str], str]:
 
 
 def _read_section(file: Path, section: str) -> dict[str, str]:
-    """Return a section of a file of settings; empty where there is none."""
+    """Return a section of a settings file; empty: none."""
     parser = configparser.ConfigParser(interpolation=None)
     try:
         parser.read(file, encoding="utf-8")
@@ -208,11 +209,14 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Settings = tuple[tuple[str, str], ...]
-"""Settings that reach a storage, as the key of a cache. A process that was forked opens its own clients."""
+"""Settings to reach a storage, as a cache's key. A forked process opens its own clients."""
 
 
 def delta_options(place: str | Path) -> dict[str, str] | None:
-    """Return the settings by which `deltalake` opens a table; None for a folder of this machine."""
+    """Return the settings by which `deltalake` opens a table.
+
+    None: the table is in a folder of this machine.
+    """
     if not is_object_storage(place):
         return None
     return find_driver(place).delta_options(str(place))
@@ -228,7 +232,7 @@ def _bucket_options(place: str) -> dict[str, str]:
 
 
 def open_filesystem(place: str) -> tuple[fs.FileSystem, str]:
-    """Open the file system of a path or URI by Arrow.
+    """Open a path's or URI's file system by Arrow.
 
     Returns:
         The file system, and the path in it.
@@ -238,7 +242,7 @@ def open_filesystem(place: str) -> tuple[fs.FileSystem, str]:
 
 @cache_in_process(8)
 def _open_s3(settings: Settings) -> fs.FileSystem:
-    """Open S3 by Arrow, once with the same settings in a process: its connections are used again."""
+    """Open S3 by Arrow; a process reuses the connections."""
     options = dict(settings)
     endpoint = urlsplit(options.get("AWS_ENDPOINT_URL", ""))
     return fs.S3FileSystem(
@@ -255,12 +259,15 @@ def _open_s3(settings: Settings) -> fs.FileSystem:
 
 
 def open_path(place: str) -> str:
-    """Return the name of a file within its file system as Arrow takes it."""
+    """Return a file's name within its file system, for Arrow."""
     return open_filesystem(place)[1]
 
 
 def map_together(root: str, function: Callable[[T], R], values: Iterable[T]) -> list[R]:
-    """Return the results of a function: side by side for a root in object storage, where calls wait."""
+    """Return a function's results, side by side for object storage.
+
+    Calls wait there.
+    """
     if not is_object_storage(root):
         return [function(value) for value in values]
     with ThreadPoolExecutor(max_workers=8) as pool:
@@ -272,7 +279,7 @@ def open_bucket(root: str, *, retry_seconds: float = RETRY_SECONDS) -> Any:
 
     Args:
         root: URI of the bucket (`uris.split_bucket`).
-        retry_seconds: longest time of all attempts at one request.
+        retry_seconds: longest time for all attempts at one request.
     """
     return find_driver(root).open_bucket(root, retry_seconds)
 
@@ -284,7 +291,7 @@ def _open_obstore(root: str, retry_seconds: float) -> Any:
 
 @cache_in_process(16)
 def _open_bucket(root: str, retry_seconds: float, settings: Settings) -> ObjectStore:
-    """Open a bucket as `open_bucket`, once with the same settings in a process."""
+    """Open a bucket, once a process for equal settings."""
     from obstore.store import from_url  # noqa: PLC0415
 
     limits: Any = {"connect_timeout": f"{CONNECT_SECONDS}s", "timeout": f"{REQUEST_SECONDS}s"}
@@ -307,7 +314,10 @@ HINT_AZURE = "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY are the a
 
 
 def storage_error(place: str, text: str) -> StoreError:
-    """Return the error for a place of an object storage, by the text of a library's error."""
+    """Return the error for a place, from a library's text.
+
+    The place is in an object storage.
+    """
     return find_driver(place).explain(place, text)
 
 
@@ -387,7 +397,7 @@ DRIVERS = {
         _hdfs_error,
     ),
 }
-"""Drivers by scheme; `OBJECT_SCHEMES` has those of buckets, too, which obstore and Arrow open."""
+"""Drivers by scheme. Buckets in `OBJECT_SCHEMES` need none here: obstore and Arrow open them."""
 
 
 def find_driver(place: str | Path) -> Driver:
@@ -397,7 +407,10 @@ def find_driver(place: str | Path) -> Driver:
 
 @contextmanager
 def explain_storage(place: str) -> Iterator[None]:
-    """Turn errors of an object storage into a StoreError with address, bucket and source of credentials."""
+    """Turn an object storage's errors into a StoreError.
+
+    It names address, bucket and the credentials' source.
+    """
     from obstore.exceptions import BaseError  # noqa: PLC0415
 
     try:
@@ -409,7 +422,7 @@ def explain_storage(place: str) -> Iterator[None]:
 
 @contextmanager
 def open_store(place: str, retry_seconds: float = RETRY_SECONDS) -> Iterator[tuple[Any, str]]:
-    """Open the driver of a place for a block, with the name of the place in it.
+    """Open a place's driver for a block.
 
     Raises:
         StoreError: an object storage does not answer, or refuses, here or in the block.
@@ -423,10 +436,11 @@ def open_store(place: str, retry_seconds: float = RETRY_SECONDS) -> Iterator[tup
 
 
 class ObjectOutput:
-    """ObjectOutput is a new object, written by obstore or the client of HDFS.
+    """Stream to a new object, which appears only when complete.
 
-    Arrow's streams publish what they have when they are closed, also after an error. It holds
-    PARTS_AT_ONCE parts. Only errors of the storage become a StoreError here.
+    obstore or the client of HDFS writes it. Arrow's streams publish what they have when they are closed,
+    also after an error. This one holds PARTS_AT_ONCE parts. Only the storage's errors become a StoreError
+    here.
     """
 
     closed = False
@@ -451,7 +465,10 @@ class ObjectOutput:
 
 @contextmanager
 def explain_arrow(place: str) -> Iterator[None]:
-    """Turn Arrow's errors on object storage into a StoreError, but for missing and for damaged files."""
+    """Turn Arrow's errors on object storage into a StoreError.
+
+    Errors for missing or damaged files stay.
+    """
     try:
         with explain_hdfs():
             yield
@@ -464,11 +481,11 @@ def explain_arrow(place: str) -> Iterator[None]:
 
 
 UNPACKING = re.compile("(inflate|decompress) failed|Truncated compressed")
-"""Errors of a compressed text, wherever it is."""
+"""Errors of compressed text, wherever it is."""
 
 
 def _shorten(text: str) -> str:
-    """Return what the server says, or the first line of a library's error without its causes."""
+    """Return the server's answer, or an error's first line."""
     answer = re.search(r"<Code>(.*?)</Code>.*?<Message>(.*?)</Message>", text, re.DOTALL)
     if answer:
         return f"{answer[1]}: {answer[2]}"

@@ -1,8 +1,8 @@
-"""Bytes on any storage: read, written, listed, removed, and put only where nothing has the name.
+"""Bytes on any storage: read, written, listed, removed.
 
-Arrow reads and writes. It has no write that fails where a name is in use, so on object storage that write
-goes through obstore (the library with which `deltalake` commits), on folders it is a hard link, and on HDFS
-a rename.
+Some writes must fail where a name is in use. Arrow reads and writes, but has no such write. So on object
+storage it goes through obstore (the library with which `deltalake` commits), in folders it is a hard link,
+and on HDFS a rename.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
 
 LISTED_AT_ONCE = 1000
-"""Objects of one listing, as many as S3 lists by a request."""
+"""Objects in one listing, as many as S3 lists by a request."""
 
 PROBE_SECONDS = 10
-"""Longest time of all attempts at a request that looks whether a storage answers."""
+"""Longest time for all attempts at a mere test request: does the storage answer?"""
 
 
 def write_bytes(place: str, content: bytes) -> None:
-    """Write a file atomically, on any storage that Arrow knows.
+    """Write a file atomically, on any storage Arrow knows.
 
     A second attempt replaces the file. On remote storage one write is one object, which is atomic by
     itself.
@@ -82,7 +82,7 @@ def write_table(place: str, rows: pa.Table) -> None:
 
 
 def write_text(place: str | Path, text: str) -> None:
-    """Write a text file in UTF-8 atomically; an existing one is replaced."""
+    """Write a UTF-8 text file atomically, replacing an existing one."""
     if is_remote(place):
         write_bytes(str(place), text.encode())
     else:
@@ -90,7 +90,7 @@ def write_text(place: str | Path, text: str) -> None:
 
 
 def read_bytes(place: str) -> bytes | None:
-    """Return a file's bytes; None if there is no file.
+    """Return a file's bytes; None: no file.
 
     Raises:
         StoreError: an object storage does not answer, or refuses.
@@ -105,11 +105,11 @@ def read_bytes(place: str) -> bytes | None:
 
 
 def put_if_absent(place: str, content: bytes) -> bool:
-    """Write a file whole under a name that is not in use; of several at once one succeeds.
+    """Write a whole file under an unused name.
 
     Returns:
-        False where the name was in use: the file there stays as it is. After an answer that was lost the
-        name may be in use by this very write, so the content must tell whose it is.
+        False where the name was in use (one writer of several succeeds): the file there stays. After a lost
+        answer the name may be in use by this very write, so the content must tell its owner.
 
     Raises:
         StoreError: the storage does not answer, refuses, or has no such write.
@@ -132,9 +132,9 @@ def put_if_absent(place: str, content: bytes) -> bool:
 
 
 def list_objects(place: str) -> Iterator[str]:
-    """Yield the names of all files below a place of any storage, relative to it, in order.
+    """Yield all files' names below a place, in order.
 
-    A thousand names are held at a time. An object without bytes costs a request.
+    Names are relative to the place. A thousand are held at a time. An object without bytes costs a request.
 
     Raises:
         StoreError: the storage does not answer, or refuses.
@@ -145,9 +145,9 @@ def list_objects(place: str) -> Iterator[str]:
 
 
 def _list_entries(store: Any, key: str) -> Iterator[ObjectMeta]:
-    """Yield the objects below a key, without marks of folders.
+    """Yield the objects below a key, without folder marks.
 
-    After an answer that was cut the listing goes on behind the last object.
+    After a cut answer the listing goes on behind the last object.
     """
     last: str | None = None
     cuts = 0
@@ -166,10 +166,10 @@ def _list_entries(store: Any, key: str) -> Iterator[ObjectMeta]:
 
 
 def _list_after(store: Any, key: str, last: str | None) -> Iterator[ObjectMeta]:
-    """Yield the objects below a key whose names come after one, without marks of folders.
+    """Yield the objects behind a name, without folder marks.
 
-    A console of S3 and Hadoop mark a folder by an object without bytes whose name ends in a slash.
-    obstore lists it without the slash, and finds no object of that name.
+    S3's console and Hadoop mark a folder by an object without bytes whose name ends in a slash. obstore
+    lists it without the slash, and sees no object under that name.
     """
     for chunk in store.list(key or None, offset=last, chunk_size=LISTED_AT_ONCE):
         for entry in chunk:
@@ -182,7 +182,7 @@ def _list_after(store: Any, key: str, last: str | None) -> Iterator[ObjectMeta]:
 
 
 def holds_files(place: str) -> bool:
-    """Return whether a path of this machine exists, or a place of an object storage holds objects."""
+    """Check whether a path exists, or a URI has objects."""
     if is_object_storage(place):
         return next(list_objects(place), None) is not None
     return local_path(place).exists()
@@ -194,7 +194,7 @@ class StoredObject(NamedTuple):
     Attributes:
         name: name below the listed place; empty: the place is this object.
         size: bytes.
-        tag: ETag and version of the content; the time of the write where the storage has no ETag.
+        tag: the content's ETag and version; the time of the write where the storage has no ETag.
         written: time of the write in seconds since 1970, by the storage's clock.
     """
 
@@ -205,9 +205,10 @@ class StoredObject(NamedTuple):
 
 
 def stat_objects(place: str) -> Iterator[StoredObject]:
-    """Yield the file of this name, or all files below the place in order, on any storage.
+    """Yield the file itself, or all files below a place.
 
-    A thousand are held at a time. An object without bytes costs a request.
+    They come in order, from any storage. A thousand are held at a time. An object without bytes costs a
+    request.
 
     Raises:
         StoreError: the storage does not answer, or refuses.
@@ -222,9 +223,10 @@ def stat_objects(place: str) -> Iterator[StoredObject]:
 
 
 def stat_visible(place: str) -> dict[str, StoredObject]:
-    """Return the object of this name, or all below the place that Spark does not hide, by URI in order.
+    """Return the objects visible to Spark, by URI.
 
-    Some 100 bytes an object are held. Raises StoreError as `stat_objects`.
+    They are the object itself, or all below the place in order. Some 100 bytes an object are held. Raises
+    StoreError as `stat_objects`.
     """
     root = arrow_uri(place).rstrip("/")
     visible = (one for one in stat_objects(root) if not any(map(is_hidden, one.name.split("/"))))
@@ -232,7 +234,7 @@ def stat_visible(place: str) -> dict[str, StoredObject]:
 
 
 def list_behind(place: str, name: str) -> list[StoredObject]:
-    """Return the objects below a place whose names come after one, in order; a thousand at most.
+    """Return the objects behind a name, in order; at most 1000.
 
     Raises:
         StoreError: the storage does not answer, or refuses.
@@ -246,7 +248,7 @@ def list_behind(place: str, name: str) -> list[StoredObject]:
 
 
 def stat_in_turn(place: str, names: Iterable[str]) -> list[StoredObject]:
-    """Return the objects of some names below a place up to the first name that nothing has.
+    """Return objects in turn, up to a missing name.
 
     Each costs a request, so the length of a listing does not matter.
 
@@ -265,8 +267,9 @@ def stat_in_turn(place: str, names: Iterable[str]) -> list[StoredObject]:
 
 
 def list_drafts(place: str) -> Iterator[StoredObject]:
-    """Yield the files below a place that are being written under a private name, or were left by killed
-    writers; a bucket has none. Raises StoreError as `list_objects`.
+    """Yield the private files below a place.
+
+    Their writers are at work or were killed; a bucket has none. Raises StoreError as `list_objects`.
     """
     with open_store(place) as (store, key):
         for entry in store.list_drafts(key) if isinstance(store, FolderTree) else ():
@@ -280,9 +283,10 @@ def _describe_object(name: str, entry: Any) -> StoredObject:
 
 
 def list_folders(place: str) -> list[str]:
-    """Return the names of the folders directly below a place, in order; none where there is no such place.
+    """Return the folders directly below a place, in order.
 
-    On object storage these are the first parts of longer names. Raises StoreError as `list_objects`.
+    They are names; a missing place has none. On object storage they are the first parts of longer names.
+    Raises StoreError as `list_objects`.
     """
     if not is_remote(place):
         folder = local_path(place)
@@ -293,23 +297,25 @@ def list_folders(place: str) -> list[str]:
 
 
 USE_MARK = "used.txt"
-"""Object that is written where a run uses what is beside it."""
+"""Object written where a run uses the files beside it."""
 
 
 def refresh_time(place: str) -> None:
-    """Refresh the time of a file, since retention keeps what was used lately.
+    """Refresh a file's time: retention keeps what was used lately.
 
     An object cannot be touched: on object storage an object beside it is written anew.
     """
     if is_remote(place):
-        with suppress(StoreError):  # a warehouse that others may only read
+        with suppress(StoreError):  # others may only read the warehouse
             write_bytes(join_uri(place.rpartition("/")[0], USE_MARK), b"\n")
     elif Path(place).is_file():
         os.utime(place)
 
 
 def copy_object(place: str, target: str) -> None:
-    """Copy an object within its bucket, by the storage itself; an object of the target's name is replaced.
+    """Copy an object within its bucket, replacing the target.
+
+    The storage itself does it.
 
     Raises:
         StoreError: the storage does not answer, or refuses.
@@ -319,22 +325,22 @@ def copy_object(place: str, target: str) -> None:
 
 
 def remove_object(place: str) -> None:
-    """Remove a file of any storage; it need not exist. Raises StoreError as `list_objects`."""
+    """Remove a file, if it exists; StoreError as `list_objects`."""
     with open_store(place) as (store, key):
         store.delete(key)
 
 
 def remove_objects(place: str) -> None:
-    """Remove a file, or all below a place of any storage; it need not exist.
+    """Remove a file, or all below a place.
 
-    A folder vanishes as a whole, and objects a thousand by a request. Raises StoreError as `list_objects`.
+    It need not exist. A folder vanishes as a whole, and objects a thousand by a request. Raises StoreError
+    as `list_objects`.
     """
     with open_store(place) as (store, key):
         repeat_if_cut(partial(_remove_listed, store, key))
 
 
 def _remove_listed(store: Any, key: str) -> None:
-    """Remove all below a key: a folder, or objects, a thousand by a request."""
     if isinstance(store, FolderTree):
         store.delete_folder(key)
         return
@@ -347,8 +353,8 @@ def open_output(place: str) -> Iterator[pa.NativeFile]:
     """Open a new file for writing; its folder is made.
 
     On object storage it appears whole at the end of the block, and not at all where the block ends in an
-    error. On other storage an error leaves an incomplete file. So the caller gives it a name of its own,
-    and names it in a log afterwards.
+    error. On other storage an error leaves an incomplete file. So the caller gives it its own name, and
+    names it in a log afterwards.
 
     Raises:
         StoreError: an object storage does not answer, or refuses.
@@ -377,7 +383,7 @@ def open_output(place: str) -> Iterator[pa.NativeFile]:
 
 @contextmanager
 def open_input(place: str) -> Iterator[io.RawIOBase | pa.NativeFile]:
-    """Open a file on any storage for reading at any position; nothing is buffered.
+    """Open a file to read at any position, unbuffered.
 
     Raises:
         StoreError: an object storage does not answer, or refuses, here or while the block reads.
@@ -393,7 +399,7 @@ def open_input(place: str) -> Iterator[io.RawIOBase | pa.NativeFile]:
 
 
 def open_parquet(place: str, **options: Any) -> pq.ParquetFile:
-    """Open a Parquet file on any storage; a file of this machine is mapped.
+    """Open a Parquet file; a local one is mapped.
 
     Args:
         place: path or URI.
@@ -410,7 +416,7 @@ def open_parquet(place: str, **options: Any) -> pq.ParquetFile:
 
 
 def measure_files(places: Sequence[str]) -> list[int | None]:
-    """Return the bytes of files on one storage; None for a file that is not there.
+    """Return the bytes of one storage's files; None: missing.
 
     Raises:
         StoreError: an object storage does not answer, or refuses.
@@ -425,9 +431,9 @@ def measure_files(places: Sequence[str]) -> list[int | None]:
 
 
 def read_object_clock(place: str) -> float:
-    """Return the present time (seconds since 1970) by the clock of an object storage.
+    """Return the present time by an object storage's clock.
 
-    It is the time of an object of a private name, which is removed again.
+    It counts seconds since 1970, and is the time of a private object, removed again.
 
     Raises:
         StoreError: the storage does not answer, or refuses.
@@ -444,11 +450,11 @@ def read_object_clock(place: str) -> float:
 
 
 def require_storage(place: str) -> None:
-    """Check that an object storage answers and lets this process list a place; other places pass.
+    """Check that object storage lists a place; other places pass.
 
     Raises:
-        StoreError: it does not; the message names the address, the bucket, and where credentials were
-            found.
+        StoreError: it does not answer or refuses; the message names the address, the bucket, and the
+            credentials' source.
     """
     if not is_object_storage(place):
         return
@@ -461,10 +467,10 @@ def require_storage(place: str) -> None:
 
 @lru_cache(maxsize=64)
 def require_conditional_writes(place: str) -> None:
-    """Check by an object of a private name that a storage refuses a second write of one name.
+    """Check that a storage refuses a name's second write.
 
-    The object is written, read, written again (which must fail) and removed. It is done once a process.
-    Where the answer to the first write was lost, the library has asked again, and the name is in use.
+    A private object is written, read, written again (which must fail) and removed, once a process. Where
+    the answer to the first write was lost, the library has asked again, and the name is in use.
 
     Raises:
         StoreError: tables cannot have the name; the storage does not answer, refuses, or writes twice: two

@@ -1,6 +1,7 @@
-"""Rows as blocks: an Arrow table of some thousand rows is one value, with numbers in half their width.
+"""Blocks: some thousand rows of Arrow as one value.
 
-Where Python processes rows before and after a shuffle, blocks take the place of rows: without Spark.
+Numbers take half their width. Blocks carry rows where Python processes them before and after a shuffle; no
+Spark is needed.
 """
 
 from __future__ import annotations
@@ -18,46 +19,46 @@ from recbench_spark.engine.measures import PIECE_ROWS
 from recbench_spark.storage.objects import open_parquet
 
 MIN_BUFFER_ROWS, ROWS_PER_BLOCK, MAX_BUFFER_ROWS = 1 << 19, 1 << 10, 1 << 22
-"""Rows that a task holds while it partitions them: more for many tasks, so that blocks stay large."""
+"""Rows in a task while it partitions them: more for many tasks, so that blocks stay large."""
 
 BLOCK_SCHEMA = "task INT, rows BINARY"
-"""The task that a block is sent to, and its rows."""
+"""A block's target task, and its rows."""
 
 Block = tuple[int, bytes]
 """The same columns in an RDD."""
 
 SCALE_KEY = b"recbench.was"
-"""Metadata of a field that was packed in 32 of its 64 bits: the divisor of its values."""
+"""Metadata of a field packed in 32 of its 64 bits: its values' divisor."""
 
 Change = Callable[[pa.Table], pa.Table]
 Read = Callable[[Iterable[Any]], Iterable[pa.Table]]
-"""Reads the tables of a task from its items, which are blocks or files."""
+"""Reads a task's tables from its items, which are blocks or files."""
 
 Result = TypeVar("Result")
 
 DICTIONARIES = ("user_id", "item_id", "part")
-"""Columns of labelled rows that are read as dictionaries: each text is handled once."""
+"""Columns of labelled rows to be read as dictionaries: each text is handled once."""
 
 
 def buffer_rows(tasks: int) -> int:
-    """Return the number of rows that a task holds while it partitions them for so many tasks."""
+    """Return a task's rows in memory while it partitions them."""
     return min(max(MIN_BUFFER_ROWS, ROWS_PER_BLOCK * tasks), MAX_BUFFER_ROWS)
 
 
 def unpack_blocks(blocks: Iterable[bytes | pa.Buffer]) -> pa.Table | None:
-    """Return all rows of some blocks; None if there is no block."""
+    """Return all rows of some blocks; None: no block."""
     tables = [_decode_block(block) for block in blocks]
     return pa.concat_tables(tables).combine_chunks() if tables else None
 
 
 def partition_rows(rows: pa.Table, task_r: npt.NDArray[np.integer]) -> Iterator[Block]:
-    """Yield the rows in blocks, one for each task that gets rows.
+    """Yield one block for each task with rows.
 
     Args:
         rows: a table in one chunk.
         task_r: the task of each row.
     """
-    # The smallest type makes the sort fast: numbers of 16 bits are sorted in two passes.
+    # The smallest type makes the sort fast: it takes two passes over numbers of 16 bits.
     order_r = np.argsort(task_r.astype(np.min_scalar_type(task_r.max())), kind="stable")
     rows, sorted_r = rows.take(pa.array(order_r)), task_r[order_r]
     ends = np.append(np.flatnonzero(np.diff(sorted_r)), len(sorted_r) - 1) + 1
@@ -70,7 +71,7 @@ def partition_rows(rows: pa.Table, task_r: npt.NDArray[np.integer]) -> Iterator[
 
 
 def _encode_block(rows: pa.Table) -> bytes:
-    """Return the rows as bytes; numbers take half their width if that loses nothing."""
+    """Return rows as bytes; numbers shrink without loss."""
     for place, field in enumerate(rows.schema):
         narrow = _narrow_column(rows.column(place))
         if narrow is not None:
@@ -82,7 +83,10 @@ def _encode_block(rows: pa.Table) -> bytes:
 
 
 def _narrow_column(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, str] | None:
-    """Return the column in 32 bits, and the factor that restores it; None if it does not fit."""
+    """Return a column in 32 bits, and its factor.
+
+    Multiplication by the factor restores the values. None: the column does not fit.
+    """
     if column.type == pa.float64() and _fits_float32(column):
         return column.cast(pa.float32(), safe=False), "1"
     if column.type != pa.int64():
@@ -125,12 +129,18 @@ def _widen_column(column: pa.ChunkedArray, factor: int) -> pa.ChunkedArray:
 
 
 def are_whole(files: Sequence[str], key: str) -> bool:
-    """Check by its name that no id in a file has rows elsewhere; compaction gives another name."""
+    """Check by the names whether each file has whole ids.
+
+    An id is whole if no other file has rows of it. Compaction gives another name.
+    """
     return bool(files) and all(name_whole(key) in file.rpartition("/")[2] for file in files)
 
 
 def name_whole(key: str) -> str:
-    """Return the mark for names of such files; empty for no column of ids."""
+    """Return the mark of whole ids in files' names.
+
+    It is empty without a column of ids.
+    """
     return f"by-{key}-" if key else ""
 
 
@@ -138,18 +148,21 @@ def name_whole(key: str) -> str:
 
 
 def read_blocks(blocks: Iterable[bytes | pa.Buffer]) -> Iterator[pa.Table]:
-    """Yield one table with all blocks that a task gets; nothing without a block."""
+    """Yield one table with all of a task's blocks.
+
+    There is no table without a block.
+    """
     table = unpack_blocks(blocks)
     if table is not None:
         yield table
 
 
 def read_files(files: Iterable[str], columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Yield the rows of each file that a task gets."""
+    """Yield the rows of each file in a task."""
     texts = [name for name in DICTIONARIES if name in columns]
     for file in files:
         rows = open_parquet(file, read_dictionary=texts).read(columns=list(columns))
-        # Files of several writers differ in what may be NULL; their rows have one schema.
+        # Files from several writers differ in nullable columns; their rows have one schema.
         yield pa.table(dict(zip(rows.column_names, rows.columns, strict=True)))
 
 
@@ -159,13 +172,13 @@ def read_partition_files(
     most: int = PIECE_ROWS,
     schema: pa.Schema | None = None,
 ) -> Iterator[pa.Table]:
-    """Yield the rows of files, some at a time, with the values of their partition.
+    """Yield files' rows in slices, with their partition's values.
 
     Args:
-        pieces: files, each with the values of its partition.
+        pieces: files, each with its partition's values.
         columns: the wanted columns.
-        most: rows that are read at once.
-        schema: of the table; a column that a file lacks, since it is older, is NULL. None: no file is.
+        most: rows read at once.
+        schema: the table's; an older file may lack a column, which becomes NULL. None: no file is older.
     """
     for file, partition in pieces:
         names = [name for name in columns if name not in partition]
@@ -186,7 +199,7 @@ def _read_column(
 def finish_tables(
     items: Iterable[Any], read: Read, change: Change, finish: Callable[[pa.Table], Result]
 ) -> Iterator[Result]:
-    """Change each table that a task reads, and yield what `finish` makes of it."""
+    """Change a task's tables, and yield `finish` of each."""
     for table in read(items):
         yield finish(change(table))
 
@@ -194,12 +207,12 @@ def finish_tables(
 def deal_tables(
     items: Iterable[Any], read: Read, change: Change, deal: Callable[[Iterable[pa.Table]], Iterator[Block]]
 ) -> Iterator[Block]:
-    """Change each table that a task reads, and yield the blocks that `deal` makes of them."""
+    """Change a task's tables, and yield blocks from all."""
     return deal(map(change, read(items)))
 
 
 def select_batches(rows: pa.Table, names: Sequence[str]) -> Batches:
-    """Yield some columns in batches; a dictionary is returned as its values."""
+    """Yield some columns in batches; a dictionary becomes its values."""
     for batch in rows.select(names).to_batches(max_chunksize=1 << 16):
         columns = [_decode_dictionary(column) for column in batch.columns]
         yield pa.RecordBatch.from_arrays(columns, list(names))
@@ -211,7 +224,10 @@ def select_columns(rows: pa.Table, change: Change, names: Sequence[str]) -> pa.T
 
 
 def decode_dictionaries(rows: pa.Table) -> pa.Table:
-    """Return the rows with texts in place of dictionaries: a block would hold all of a dictionary."""
+    """Return the rows with texts in place of dictionaries.
+
+    A block would hold all of a dictionary.
+    """
     for place, field in enumerate(rows.schema):
         if pa.types.is_dictionary(field.type):
             rows = rows.set_column(place, field.name, rows.column(place).cast(field.type.value_type))
@@ -223,5 +239,8 @@ def _decode_dictionary(column: pa.Array) -> pa.Array:
 
 
 def read_block_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Yield one table with all blocks that a task of Spark gets; nothing without a block."""
+    """Yield one table with all blocks of a Spark task.
+
+    There is no table without a block.
+    """
     return read_blocks(block.as_buffer() for batch in batches for block in batch.column("rows"))

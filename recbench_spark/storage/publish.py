@@ -1,7 +1,8 @@
-"""Publish files and folders: make them complete under a private name, then rename them in one atomic step.
+"""Atomic publishing of files and folders.
 
-A second maker finds the name in use, removes its own work and uses the published one. Two makers of one
-name make the same content, since names here are hashes of everything that the content depends on.
+They are completed under a private name, then renamed in one step. A second maker finds the name in use,
+removes its own work and uses the published one. Two makers under one name make the same content, since a
+name here is a hash of everything behind the content.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EM
 
 
 def local_path(place: str | Path) -> Path:
-    """Return a place as a path of this machine: a path as it is, or a URI `file:/...`.
+    """Return a place (a path, or `file:/...`) as a path.
 
     Raises:
         StoreError: it is a URI of remote storage.
@@ -39,7 +40,10 @@ def local_path(place: str | Path) -> Path:
 
 @contextmanager
 def private_path(target: Path) -> Iterator[Path]:
-    """Yield a path beside the target that nobody else uses; whatever is there at the end is removed."""
+    """Yield a private path beside the target.
+
+    Whatever is there at the end is removed.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     path = target.with_name(private_name(target.name))
     try:
@@ -49,11 +53,11 @@ def private_path(target: Path) -> Iterator[Path]:
 
 
 def publish_file(target: Path, write: Callable[[Path], object]) -> bool:
-    """Make a file and publish it under a name that is not in use.
+    """Make a file and publish it under an unused name.
 
     Args:
         target: the name.
-        write: writes the file to the path that it gets.
+        write: writes the file to the path it gets.
 
     Returns:
         False where the name was in use: the file there stays as it is.
@@ -64,9 +68,9 @@ def publish_file(target: Path, write: Callable[[Path], object]) -> bool:
 
 
 def link_file(path: Path, target: Path) -> bool:
-    """Give a complete file a name that is not in use; return False where it is in use.
+    """Give a complete file an unused name; False: in use.
 
-    On a disk without hard links the file is renamed: of two makers at the same moment the second one then
+    A disk without hard links renames the file: of two makers at the same moment the second one then
     replaces the file by one with the same content.
     """
     try:
@@ -83,7 +87,10 @@ def link_file(path: Path, target: Path) -> bool:
 
 
 def replace_file(target: Path, write: Callable[[Path], object]) -> None:
-    """Make a file and replace the existing one, for files that change, such as caches."""
+    """Make a file and replace the existing one.
+
+    This is for changing files, such as caches.
+    """
     with private_path(target) as path:
         write(path)
         path.replace(target)
@@ -95,12 +102,12 @@ def replace_text(target: Path, text: str) -> None:
 
 
 def replace_bytes(target: Path, content: bytes) -> None:
-    """Replace a file of some bytes."""
+    """Replace a file by one with these bytes."""
     replace_file(target, lambda path: path.write_bytes(content))
 
 
 def rename_folder(path: Path, target: Path) -> bool:
-    """Give a complete folder a name that is not in use; return False where it is in use.
+    """Give a complete folder an unused name; False: in use.
 
     rename(2) replaces an empty folder, and a published folder is never empty.
     """
@@ -114,7 +121,10 @@ def rename_folder(path: Path, target: Path) -> bool:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a file, or a folder with its content; of a link only the link. It need not exist."""
+    """Remove a file, a link, or a whole folder.
+
+    A link's target stays. The path need not exist.
+    """
     if path.is_symlink() or path.is_file():
         path.unlink(missing_ok=True)
     else:
@@ -122,7 +132,10 @@ def remove_tree(path: Path) -> None:
 
 
 def remove_published(path: Path) -> None:
-    """Remove a published folder; it is renamed first, so that nobody opens a half of it."""
+    """Remove a published folder without ever showing half of it.
+
+    It is renamed first.
+    """
     doomed = path.with_name(private_name(path.name))
     try:
         path.rename(doomed)
@@ -134,13 +147,14 @@ def remove_published(path: Path) -> None:
 # ---------------------------------------- ages by the storage's own clock, since hosts' clocks differ
 
 LEFTOVER_SECONDS = 24 * 3600.0
-"""A private file that nobody has written to for this time was left by a killed process."""
+"""A private file without a write for so long was left by a killed process."""
 
 
 def read_clock_ns(folder: Path) -> int:
-    """Return the present time (nanoseconds since 1970) by the clock of a folder's storage.
+    """Return the time by the clock of a folder's storage.
 
-    It is the time of a file that is made there, without a name if the system can do that.
+    It counts nanoseconds since 1970, and is the time of a file made there, without a name if the system can
+    do so.
 
     Raises:
         OSError: nothing can be written to the folder.
@@ -150,12 +164,12 @@ def read_clock_ns(folder: Path) -> int:
 
 
 def read_clock(folder: Path) -> float:
-    """Return the present time in seconds; errors as `read_clock_ns`."""
+    """Return `read_clock_ns` in seconds."""
     return read_clock_ns(folder) / 1e9
 
 
 def age_seconds(path: Path) -> float:
-    """Return the seconds since the last write to a file or folder; 0 if it does not exist."""
+    """Return the seconds since a path's last write; 0: no path."""
     now = read_clock_ns(path.parent)
     try:
         return (now - path.stat().st_mtime_ns) / 1e9
@@ -164,7 +178,7 @@ def age_seconds(path: Path) -> float:
 
 
 def remove_leftovers(folder: Path, seconds: float = LEFTOVER_SECONDS) -> int:
-    """Remove private files and folders that killed processes left; return their number.
+    """Remove killed processes' private files and folders; return their number.
 
     A folder is old if everything in it is old, since a slow maker still writes within its folder.
     """
@@ -179,7 +193,10 @@ def remove_leftovers(folder: Path, seconds: float = LEFTOVER_SECONDS) -> int:
 
 
 def newest_time(path: Path) -> float:
-    """Return the time of the last write to a file, or to anything in a folder, by the storage's clock."""
+    """Return when a path, or anything inside, was last written.
+
+    It is a time by the storage's clock.
+    """
     times = [0.0]
     inside = (Path(base, name) for base, folders, files in os.walk(path) for name in (*folders, *files))
     for place in (path, *inside):

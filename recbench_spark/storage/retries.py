@@ -1,4 +1,4 @@
-"""Repeated attempts of writes after conflicts with other writers."""
+"""Repeated writes after conflicts with other writers."""
 
 from __future__ import annotations
 
@@ -16,20 +16,23 @@ T = TypeVar("T")
 
 
 def is_delta_conflict(error: Exception) -> bool:
-    """Return whether another writer without Spark was first."""
+    """Check whether another writer without Spark was first."""
     return isinstance(error, ConflictError)
 
 
 def retry_while(
     is_conflict: Callable[[Exception], bool], what: str, action: Callable[[], T], wait: float = 0.4
 ) -> T:
-    """Run an action, and run it again while another writer is first; return its result.
+    """Run an action again while another writer is first.
 
     Args:
-        is_conflict: whether an error says that another writer was first; other errors are raised.
+        is_conflict: tells from an error if another writer was first; other errors are raised.
         what: name of the action, for the error.
         action: succeeds as a whole or not at all.
         wait: seconds before the second attempt; the time doubles before each further one.
+
+    Returns:
+        The action's result.
 
     Raises:
         StoreError: another writer was first each time.
@@ -54,9 +57,9 @@ def commit_files(
     once: str,
     select: Select | None = None,
 ) -> bool:
-    """Append files to a table in one version, once per name; arguments and result as `delta_files.commit`.
+    """Append files to a table once, in one version.
 
-    After a conflict files are chosen again.
+    Arguments and result are those of `delta_files.commit`. After a conflict files are chosen again.
 
     Raises:
         StoreError: as `delta_files.commit` and `retry_while`.
@@ -66,5 +69,5 @@ def commit_files(
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, or its class if it has none."""
+    """Return an error's first line, else its class."""
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,4 +1,4 @@
-"""Tables of runs: attempts, checks of their inputs, measured speed."""
+"""Tables of runs: attempts, input checks, measured speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Rows that tasks map, in a scratch folder that all of them can read; removed at the end of a night."""
+"""Scratch folders: rows for tasks to map during a night.
+
+All tasks can read them. They are removed at the end of the night.
+"""
 
 from __future__ import annotations
 
@@ -20,51 +23,62 @@ from recbench_spark.storage.task_files import write_rows
 from recbench_spark.storage.uris import join_uri
 
 SCRATCH = f"_scratch/{uuid.uuid4().hex}"
-"""A folder of this process, so that two nights at once do not remove each other's rows."""
+"""A folder of this process alone: two nights at once do not remove each other's rows."""
 
 
 def scratch_folder(base: str) -> str:
-    """Return a new folder under a base, for rows that workers map; `drop_scratch` removes it."""
+    """Return a new folder for rows mapped by workers.
+
+    It lies under a base; `drop_scratch` removes it.
+    """
     if "://" not in base:  # a night may be longer than a day, after which others remove old files
         keep_fresh(Path(base) / SCRATCH)
     return join_uri(base, SCRATCH, uuid.uuid4().hex)
 
 
 def share_table(base: str, rows: pa.Table) -> SharedRows:
-    """Write rows that the driver holds to a new folder under a base that all workers can read."""
+    """Write the driver's rows to a folder for all workers."""
     folder = scratch_folder(base)
     write_table(join_uri(folder, "rows.parquet"), rows)
     return SharedRows(folder.rsplit("/", 1)[1], (join_uri(folder, "rows.parquet"),))
 
 
 def share_results(base: str, results: TaskRows) -> SharedRows:
-    """Let tasks write their results to a new folder under a base that all workers can read."""
+    """Let tasks write their results where all workers can read.
+
+    The new folder lies under the base.
+    """
     folder = scratch_folder(base)
     files = [join_uri(folder, file.path) for file in write_files(results, folder, {})]
     return SharedRows(folder.rsplit("/", 1)[1], tuple(files))
 
 
 def keep_results(base: str, results: TaskRows, engine: Engine) -> PieceRows:
-    """Return the results of tasks as rows, computed once and kept in files."""
+    """Return tasks' results as rows, computed once, kept in files."""
     files = share_results(base, results).files
     return PieceRows(engine, [(file, {}) for file in files], read_partition_files)
 
 
 def share_rows(base: str, rows: Rows, names: Sequence[str]) -> SharedRows:
-    """Let tasks write rows to a new folder under a base that all workers can read, without a shuffle."""
+    """Let tasks write shared rows to files, without a shuffle.
+
+    The new folder lies under the base.
+    """
     folder = scratch_folder(base)
     files = [join_uri(folder, file.path) for file in write_rows(rows, names, folder)]
     return SharedRows(folder.rsplit("/", 1)[1], tuple(files))
 
 
 def keep_rows(base: str, rows: Rows, names: Sequence[str], engine: Engine) -> PieceRows:
-    """Return rows as tasks have written them to files, computed once, without a shuffle."""
+    """Keep rows in files, computed once, without a shuffle."""
     files = share_rows(base, rows, names).files
     return PieceRows(engine, [(file, {}) for file in files], read_partition_files)
 
 
 def drop_scratch(base: str) -> None:
-    """Remove this process's scratch, and in a local folder scratch older than a day of killed jobs.
+    """Remove this process's scratch, and old scratch of killed jobs.
+
+    Old scratch is that of a local folder, after a day.
 
     Args:
         base: a folder, or a URI of object storage.

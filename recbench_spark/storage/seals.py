@@ -1,6 +1,7 @@
-"""Seal of a folder: the length and SHA-256 of each file, written when all files are complete.
+"""Seals of folders: each file's length and SHA-256.
 
-A missing, cut or changed file is detected before any number is computed from it.
+A seal is written when all files are complete. So a missing, cut or changed file is detected before any
+number is computed from it.
 """
 
 from __future__ import annotations
@@ -18,19 +19,23 @@ from recbench_spark.storage.uris import is_remote
 SEAL = "seal.json"
 
 Entry = tuple[int, str]
-"""Bytes and SHA-256 of a file."""
+"""A file's bytes and SHA-256."""
 
 
 def digest_file(path: Path) -> str:
-    """Return the SHA-256 of a file; it is read in chunks, without the interpreter's lock."""
+    """Return a file's SHA-256.
+
+    It is read in chunks, without the interpreter's lock.
+    """
     with path.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def list_files(folder: Path) -> list[str]:
-    """Return the names of all files in a folder and below it, without the seal itself.
+    """List the names of all files below a folder.
 
-    Private files are left out: a task that runs a second time may still write or remove them.
+    The seal itself is left out, and so are private files: a task running a second time may still write or
+    remove them.
     """
     names = (path for path in folder.rglob("*") if path.name != SEAL and path.suffix != PARTIAL)
     files = filter(Path.is_file, names)
@@ -38,23 +43,28 @@ def list_files(folder: Path) -> list[str]:
 
 
 def seal_entry(name: str, folder: Path) -> tuple[str, Entry]:
-    """Return the name of a file of a folder, with its length and digest."""
+    """Return a file's name with its length and digest."""
     path = folder / name
     return name, (path.stat().st_size, digest_file(path))
 
 
 def write_seal(folder: Path) -> None:
-    """Write the seal of a folder and the folders below it; each file is read once."""
+    """Write a folder's seal, also for the folders below it.
+
+    Each file is read once.
+    """
     write_entries(folder, dict(seal_entry(name, folder) for name in list_files(folder)))
 
 
 def write_entries(folder: Path, entries: Mapping[str, Entry]) -> None:
-    """Write the seal of a folder from entries that were computed before."""
+    """Write a folder's seal from entries computed before."""
     (folder / SEAL).write_text(json.dumps(dict(entries)), encoding="utf-8")
 
 
 def read_seal(folder: Path | str) -> dict[str, Entry]:
-    """Return the entries of a folder's seal; empty if it has none, as on object storage.
+    """Return a folder's seal; empty: it has none.
+
+    Folders on object storage have none.
 
     Raises:
         StoreError: the seal itself is damaged.
@@ -72,12 +82,15 @@ def read_seal(folder: Path | str) -> dict[str, Entry]:
 
 
 def find_damage(folder: Path | str, *, digests: bool = False, optional: bool = False) -> str:
-    """Return the first difference between a folder and its seal, in words; empty if there is none.
+    """Describe the first difference between a folder and its seal.
 
     Args:
-        folder: sealed.
+        folder: a sealed folder.
         digests: compare all bytes, not only their number.
-        optional: the folder may have no seal, as those of older versions and on object storage.
+        optional: the folder may lack a seal, as in older versions and on object storage.
+
+    Returns:
+        The difference in words; empty if there is none.
     """
     try:
         entries = read_seal(folder)
@@ -91,7 +104,7 @@ def find_damage(folder: Path | str, *, digests: bool = False, optional: bool = F
 
 
 def find_file_damage(folder: Path, name: str, entry: Entry, *, digests: bool) -> str:
-    """Return the difference between a file and its entry in the seal, in words; empty if none."""
+    """Describe how a file differs from its seal; empty: none."""
     path, (size, digest) = folder / name, entry
     if not path.is_file():
         return f"{path} is missing"

@@ -1,9 +1,8 @@
-"""Arrays that every Python worker of a host maps from one file, made once per host.
+"""Arrays made once a host, mapped by its workers.
 
-The driver writes rows as Parquet to a place that all executors can read (local disk of one machine, s3,
-hdfs, a shared mount). The first worker of a host that needs them streams them into `.npy` files on that
-host's disk, under a lock. All its workers map these files, so there is one copy per host, in the page
-cache.
+The driver writes rows as Parquet to a place for all executors (local disk of one machine, s3, hdfs, a
+shared mount). The first worker to need them on a host streams them into `.npy` files on that host's disk,
+under a lock. All workers map these files, so the page cache holds one copy per host.
 """
 
 from __future__ import annotations
@@ -37,28 +36,34 @@ Builder = Callable[[ds.Dataset, Path], None]
 
 KEEP_SECONDS = 24 * 3600
 MAX_MAPPED = 4
-"""Folders that a worker keeps mapped; nights evaluate one model after the other."""
+"""Most folders mapped by a worker at once; nights evaluate one model after the other."""
 
 _open_folders: OrderedDict[str, Arrays] = OrderedDict()
 
 PATTERN_CHARACTERS = re.compile(r"([\[\]{}*?\\])")
-"""Characters that are wildcards in a path that Spark reads."""
+"""Characters read as wildcards in a path by Spark."""
 
 
 def escape_path(path: str) -> str:
-    """Return a path in which Spark finds no wildcards."""
+    """Return a path in which Spark sees no wildcards."""
     return PATTERN_CHARACTERS.sub(r"\\\1", path)
 
 
 @dataclass(frozen=True)
 class SharedRows:
-    """Parquet files, and the name of the arrays built from them; small, sent with every task."""
+    """Parquet files, and a name for their arrays.
+
+    They are small enough to go with every task.
+    """
 
     key: str
     files: tuple[str, ...]
 
     def arrays(self, build: Builder) -> Arrays:
-        """Return the arrays that `build` writes, mapped read-only; only the first worker builds them."""
+        """Return the arrays written by `build`, mapped read-only.
+
+        Only the first worker builds them.
+        """
         if self.key not in _open_folders:
             _open_folders[self.key] = _map_arrays(self.folder(build))
             while len(_open_folders) > MAX_MAPPED:
@@ -71,9 +76,9 @@ class SharedRows:
         return ds.dataset(list(map(open_path, self.files)), filesystem=system, format="parquet")
 
     def folder(self, build: Builder) -> Path:
-        """Return the folder of files that `build` writes; only the first worker of a host builds them.
+        """Return the folder of files written by `build`.
 
-        A folder with changed files is built again.
+        Only a host's first worker builds them. A folder with changed files is built again.
         """
         host = host_folder()
         place = host / self.key
@@ -96,10 +101,11 @@ class SharedRows:
 
 
 def host_folder() -> Path:
-    """Return this host's folder of mapped files: under Spark's local directory, else the temporary one.
+    """Return this host's folder for mapped files.
 
-    Anyone can write to a temporary directory, and the name can be guessed. So the folder is used only if it
-    is a folder (no link), this user's, and closed to all others; else the next name beside it is tried.
+    It lies under Spark's local directory, else the temporary one. Anyone can write to a temporary directory
+    and guess the name. So the folder must be a real folder (no link), this user's, and closed to all
+    others; else the next name beside it is tried.
 
     Raises:
         DataError: other users have taken every name.
@@ -119,10 +125,10 @@ def host_folder() -> Path:
 
 
 def find_local_directory() -> Path:
-    """Return the first folder of Spark's variable, else of YARN's, else the temporary one.
+    """Return Spark's local directory, else YARN's, else the temporary one.
 
-    Spark sets its variable for Python workers. The driver in a container of YARN has only YARN's own, and
-    YARN removes that folder when the application ends.
+    It is the first one in Spark's variable, which Spark sets for Python workers. In a container of YARN the
+    driver has only YARN's own, and YARN removes that folder when the application ends.
     """
     of_container = os.environ.get("LOCAL_DIRS") if "CONTAINER_ID" in os.environ else None
     folders = os.environ.get("SPARK_LOCAL_DIRS") or of_container or tempfile.gettempdir()
@@ -130,13 +136,14 @@ def find_local_directory() -> Path:
 
 
 FOLDER_NAMES = 8
-"""Names tried for the folder of a host, since other users can take some of them."""
+"""Names to try for a host's folder, since other users can take some."""
 
 
 def is_private(folder: Path) -> bool:
-    """Return whether a path is a folder (no link) of this user that nobody else can read or write.
+    """Check whether a path is this user's private folder.
 
-    A folder that is open to others is not closed but left alone, since its content is unknown.
+    It must be no link, and nobody else may read or write it. A folder open to others is not closed but left
+    alone, since its content is unknown.
     """
     try:
         status = folder.lstat()
@@ -146,7 +153,10 @@ def is_private(folder: Path) -> bool:
 
 
 def remove_arrays(key: str) -> None:
-    """Remove the arrays of a name from this host; other hosts remove them after a day."""
+    """Remove a name's arrays from this host.
+
+    Other hosts remove them after a day.
+    """
     _open_folders.pop(key, None)
     remove_tree(host_folder() / key)
     (host_folder() / f"{key}.lock").unlink(missing_ok=True)
@@ -156,7 +166,9 @@ def remove_arrays(key: str) -> None:
 
 
 def is_whole(folder: Path, digests: bool = False) -> bool:
-    """Return whether the files of a folder are those of its seal, and files of this user.
+    """Check a folder's files against its seal and this user.
+
+    They must be the sealed files, and belong to this user.
 
     Args:
         folder: folder of the arrays.
@@ -171,7 +183,7 @@ def is_whole(folder: Path, digests: bool = False) -> bool:
 
 
 def _is_own_file(file: Path) -> bool:
-    """Return whether a path is a file of this user, and no link."""
+    """Check whether a path is this user's file, no link."""
     status = file.lstat()
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.getuid()
 
@@ -180,8 +192,8 @@ def _is_own_file(file: Path) -> bool:
 
 
 def create_array(folder: Path, name: str, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
-    """Create an array of zeros in a `.npy` file, to be filled in place."""
-    whole = tuple(map(int, shape))  # Spark 3.5 by Connect counts in numbers of numpy
+    """Create a `.npy` file with zeros, to be filled."""
+    whole = tuple(map(int, shape))  # Spark 3.5 by Connect counts in numpy's numbers
     return np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=dtype, shape=whole)
 
 
@@ -191,25 +203,28 @@ def save_array(folder: Path, name: str, array: npt.NDArray[Any]) -> None:
 
 
 def replace_array(path: Path, array: npt.NDArray[Any]) -> None:
-    """Write an array as a `.npy` file that exists completely or not at all.
+    """Write an array as a complete `.npy` file, or none.
 
-    A second attempt of a task replaces the file by one with the same bytes.
+    A task's second attempt replaces the file by one with the same bytes.
     """
     replace_file(path, partial(write_array, array=array))
 
 
 def write_array(path: Path, array: npt.NDArray[Any]) -> None:
-    """Write an array to a path under its maker's name, which somebody publishes."""
+    """Write an array to a path not yet published."""
     with path.open("wb") as file:
         np.save(file, array, allow_pickle=False)
 
 
 def flatten_lists(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
-    """Return a list column as offsets (rows + 1,), from 0, and its values end to end."""
+    """Return a list column's offsets, (rows + 1,) from 0, and values.
+
+    The values stand end to end.
+    """
     lists = column if isinstance(column, pa.ListArray) else column.combine_chunks()
     offsets = lists.offsets.to_numpy().astype(np.int64)
     values = lists.flatten()
-    # Values under a NULL row are skipped by flatten() but still counted by the offsets.
+    # flatten() skips values under a NULL row, but the offsets still count them.
     if lists.null_count:
         lengths = np.diff(offsets) * lists.is_valid().to_numpy(zero_copy_only=False)
         offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -220,7 +235,7 @@ def bound_lists(owner_r: npt.NDArray[np.int64], owners: int) -> pa.Array:
     """Return the bounds of each owner's list, (owners + 1,).
 
     Args:
-        owner_r: owner of each value, in order; values of others come last.
+        owner_r: each value's owner, in order; values of others come last.
         owners: number of owners.
     """
     counts = np.bincount(owner_r, minlength=owners)[:owners]
@@ -236,7 +251,10 @@ def _map_arrays(folder: Path) -> Arrays:
 
 @contextmanager
 def lock_file(path: Path) -> Iterator[None]:
-    """Lock out other processes of this host. The file must not be a link, and is not written to."""
+    """Lock out other processes of this host.
+
+    The file must not be a link, and is not written to.
+    """
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -246,7 +264,10 @@ def lock_file(path: Path) -> Iterator[None]:
 
 
 def remove_old(folder: Path) -> None:
-    """Remove entries that nobody has touched for a day, by the storage's clock; killed jobs left them."""
+    """Remove entries left untouched for a day by killed jobs.
+
+    The storage's clock measures the day.
+    """
     if not folder.is_dir():
         return
     now = read_clock(folder)

@@ -1,4 +1,4 @@
-"""Errors of Spark and Delta: repeated attempts after conflicts with other writers, causes in one line."""
+"""Errors of Spark and Delta: retries, and short causes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ CONFLICTS = re.compile(
     r"(Concurrent(Append|Transaction|Write)|MetadataChanged|ProtocolChanged)Exception"
     r"|DELTA_(CONCURRENT_(APPEND|TRANSACTION|WRITE)|METADATA_CHANGED|PROTOCOL_CHANGED)"
 )
-"""Names of Delta's errors of another writer: its Python classes, which a client of Connect lacks, Java's
-classes, and the error classes that a server sends."""
+"""Delta's names for another writer's commit: its Python classes, which a client of Connect lacks, Java's
+classes, and a server's error classes."""
 
 CREATE_CONFLICT = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
 """Error class for a half-seen first commit of another writer: the folder exists, its log does not yet."""
@@ -24,12 +24,12 @@ T = TypeVar("T")
 
 
 def retry_conflicts(what: str, action: Callable[[], T], wait: float = 0.4) -> T:
-    """Run an action of Spark or of `delta_files` as `retry_while` does."""
+    """Repeat actions of Spark or `delta_files`, as `retry_while`."""
     return retry_while(_is_conflict, what, action, wait)
 
 
 def _is_conflict(error: Exception) -> bool:
-    """Return whether another writer was first, so that the same action may succeed now."""
+    """Check whether another writer was first: a retry may succeed."""
     if isinstance(error, ConflictError):
         return True
     said = f"{type(error).__name__} {error}"
@@ -37,13 +37,14 @@ def _is_conflict(error: Exception) -> bool:
 
 
 OWN_ERROR = r"^recbench_spark\.(?:errors|extras)\.\w+: (.+(?:\n  hint: .+)?)$"
-"""Form of an error of this package in the trace that a worker sent."""
+"""This package's errors, as they stand in a worker's trace."""
 
 
 def explain_spark_error(error: PySparkException | Exception) -> str:
-    """Return the last cause of an error from Spark in one line, without the Java stack trace.
+    """Return a Spark error's last cause in one line.
 
-    An error of this package that a worker raised keeps its hint, on a second line.
+    It comes without the Java stack trace. This package's own errors, raised by a worker, keep their hint on
+    a second line.
     """
     if isinstance(error, AnalysisException):
         return first_line(error)
@@ -54,6 +55,6 @@ def explain_spark_error(error: PySparkException | Exception) -> str:
     python = re.findall(r"^(?:\w+\.)*(\w+(?:Error|Exception): .+)$", text, flags=re.MULTILINE)
     causes = re.findall(r"^(?:Caused by)?: (?:\w+\.)*(\w+: .+)$", text, flags=re.MULTILINE)
     if causes and "PythonException" in causes[-1]:
-        causes = python  # the worker's own error is at the end of the trace that it sent
+        causes = python  # the worker's own error ends its trace
     cause = (causes or python or [first_line(error)])[-1]
     return str(cause).strip()[:500]

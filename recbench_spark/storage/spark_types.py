@@ -1,4 +1,4 @@
-"""Spark types, derived from the Arrow types of `schemas`, and frames in the form of a table."""
+"""Spark types for the Arrow types of `schemas`, and frames."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def spark_schema(table: Table) -> T.StructType:
 
 
 def spark_type(kind: pa.DataType) -> T.DataType:
-    """Return the Spark type of a column of our tables."""
+    """Return the Spark type for a column of our tables."""
     return T.StructField.fromJson(field_json("column", kind, True, {})).dataType
 
 
 def spark_columns(schema: pa.Schema) -> T.StructType:
-    """Return the Spark schema of rows of our own."""
+    """Return the Spark schema for our own rows."""
     return T.StructType([T.StructField(field.name, spark_type(field.type)) for field in schema])
 
 
@@ -38,7 +38,10 @@ def require(frame: DataFrame, columns: list[str], what: str) -> None:
 
 
 def conform(frame: DataFrame, table: Table) -> DataFrame:
-    """Return the frame with the table's columns, in its order and types; missing nullable ones are NULL."""
+    """Return a frame's columns in the table's order and types.
+
+    Nullable columns may be missing: they become NULL.
+    """
     require(frame, [c.name for c in table.columns if not c.nullable], f"rows for '{table.name}'")
     existing = frame.columns
     return frame.select(
@@ -52,7 +55,10 @@ def conform(frame: DataFrame, table: Table) -> DataFrame:
 
 
 def raise_breaches(frame: DataFrame, table: Table) -> DataFrame:
-    """Return a frame whose tasks end with an error at a row that breaks a constraint of the table."""
+    """Return a frame whose tasks fail at a breached constraint.
+
+    The error names the table and the constraint.
+    """
     first = spark_schema(table)[0]
     for name, condition in table.constraints.items():
         message = F.lit(f"cannot write {table.name}: a row breaks the constraint {name}: {condition}")

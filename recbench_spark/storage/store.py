@@ -1,9 +1,9 @@
-"""The warehouse: Delta tables under a directory, or in a `catalog.schema`.
+"""The warehouse with Spark, in a folder or catalog.
 
-Results are appended under a fresh `run_id` and become visible when the row of `runs`, written last, says
-succeeded: a killed run leaves nothing that the views show. Intermediate tables are named by the hash of
-their inputs and appended once per name (Delta's transaction identifiers), so two nights at once cannot
-append them twice.
+A catalog's schema is called `catalog.schema`. Results are appended under a fresh `run_id`. They become
+visible when the row of `runs`, written last, says succeeded: a killed run leaves nothing which the views
+show. Intermediate tables are named by the hash of their inputs and appended once per name (Delta's
+transaction identifiers), so two nights at once cannot append them twice.
 """
 
 from __future__ import annotations
@@ -37,13 +37,16 @@ T = TypeVar("T")
 
 
 class Store(WarehouseTables):
-    """Tables by name under one root; everything in a warehouse is written through this class."""
+    """The one writer of a warehouse with Spark.
+
+    Tables have names below one root.
+    """
 
     def append(self, rows: Any, table: Table, once: str = "", named_by: str = "") -> list[File]:
-        """Append rows as `FileTables.append`, which may be a frame of Spark, too.
+        """Append rows, as `FileTables.append`; also frames of Spark.
 
-        Tasks write its rows on object storage. Elsewhere Spark does, and Delta skips a version that is not
-        above the last one of a name.
+        On object storage tasks write a frame's rows. Elsewhere Spark does, and Delta skips a version which
+        is not above the name's last one.
         """
         if not is_frame(rows):
             return super().append(rows, table, once, named_by)
@@ -61,7 +64,10 @@ class Store(WarehouseTables):
         return []
 
     def run_together(self, actions: Sequence[Callable[[], object]]) -> None:
-        """Run actions side by side: the driver plans one while executors work on another."""
+        """Run actions side by side.
+
+        The driver plans one while executors work on another.
+        """
         with ThreadPoolExecutor(max_workers=8) as pool:
             list(pool.map(lambda action: action(), actions))
 
@@ -69,7 +75,10 @@ class Store(WarehouseTables):
         return scratch_folder(self.scratch)
 
     def _append_spare(self, written: TaskFiles, table: Table, once: str) -> None:
-        """Let Spark append files that tasks wrote beside a table, since its catalog or rules need Spark."""
+        """Let Spark append files written beside a table by tasks.
+
+        Its catalog or rules need Spark.
+        """
         pieces = [(join_uri(written.folder, file.path), file.partition or {}) for file in written.files]
         rows = PieceRows(self.engine, pieces, partial(read_partition_files, schema=table.arrow_schema))
         self.append(open_frame(self.spark, rows, spark_schema(table)), table, once)
@@ -83,7 +92,10 @@ class Store(WarehouseTables):
     def _append_missing(
         self, rows: pa.Table, table: Table, key: Sequence[str], since: delta_files.Since
     ) -> None:
-        """Append rows by MERGE where Spark commits: it reads the table, so Delta sees other writers."""
+        """Append rows by MERGE where Spark commits.
+
+        MERGE reads the table, so Delta sees other writers.
+        """
         if self._uses_deltalake(table):
             super()._append_missing(rows, table, key, since)
             return
@@ -112,7 +124,7 @@ class Store(WarehouseTables):
         return retry_conflicts(what, action)
 
     def delete(self, name: str, column: str, values: Sequence[str]) -> None:
-        """Delete the rows whose column has one of the values."""
+        """Delete rows with one of these values in a column."""
         if self._keeps_files(name):
             super().delete(name, column, values)
             return
@@ -132,7 +144,7 @@ class Store(WarehouseTables):
         retry_conflicts(f"optimize {name}", partial(self.spark.sql, statement))
 
     def vacuum(self, name: str, hours: int) -> None:
-        """Remove files that no version of the last hours uses, as `FileTables.vacuum`."""
+        """Remove files unused in the last hours, as `FileTables.vacuum`."""
         if self._keeps_files(name):
             super().vacuum(name, hours)
             return
@@ -142,5 +154,8 @@ class Store(WarehouseTables):
         self.spark.sql(f"VACUUM {self.identifier(name)} RETAIN {kept} HOURS")
 
     def _keeps_files(self, name: str) -> bool:
-        """Return whether the driver exchanges the files of a table; in object storage Spark never does."""
+        """Check whether the driver may exchange a table's files.
+
+        In object storage Spark never does it.
+        """
         return is_object_storage(self.root) or self.keeps_files(TABLES[name])

@@ -1,4 +1,4 @@
-"""Folders of tables: checks of a warehouse's root, and first commits that are made without Spark."""
+"""Table folders: checks of a root, first commits without Spark."""
 
 from __future__ import annotations
 
@@ -26,20 +26,24 @@ if TYPE_CHECKING:
 
 
 def is_catalog_schema(root: str) -> bool:
-    """Return whether a root is `catalog.schema`: two names and a dot, and no such directory."""
+    """Check whether a root is `catalog.schema`.
+
+    It has two names and a dot, and there is no such directory.
+    """
     return bool(re.fullmatch(r"[A-Za-z_]\w*\.[A-Za-z_]\w*", root)) and not Path(root).exists()
 
 
 def may_have_folder(root: str) -> bool:
-    """Return whether a `catalog.schema` may lie where tasks write files: one of Spark's own catalog.
+    """Check whether tasks may write a `catalog.schema`'s files.
 
-    Only a session of Spark knows the place (`catalogs.find_schema_place`).
+    It must be one of Spark's own catalog. Only a session of Spark knows the place
+    (`catalogs.find_schema_place`).
     """
     return is_catalog_schema(root) and root.startswith("spark_catalog.")
 
 
 def check_writable(root: Path) -> None:
-    """Make the folder of a warehouse.
+    """Make a warehouse's folder.
 
     Raises:
         StoreError: nothing can be written to it.
@@ -53,7 +57,7 @@ def check_writable(root: Path) -> None:
 
 
 def check_would_write(root: Path) -> None:
-    """Check what `check_writable` would check, without making anything.
+    """Check as `check_writable` would, without making anything.
 
     Raises:
         StoreError: `check_writable` would fail.
@@ -70,17 +74,20 @@ def check_would_write(root: Path) -> None:
 HINT_RESTORE = f"restore all of its {LOG}, or choose another --warehouse"
 
 COMMIT = re.compile(rf"{LOG}/[0-9]{{20}}\.(json|checkpoint.*\.parquet)")
-"""A file that proves that the table exists; Delta reports other missing files of its log."""
+"""A file which proves a table's existence; Delta reports other missing files of its log."""
 
 LEFTOVER = re.compile(rf"{LOG}/(.*/)?(\.[^/]*|[^/]*\.tmp)")
-"""A file that the first commit of a killed writer leaves: hidden (as Hadoop does), or ending in .tmp."""
+"""A file left by the first commit of a killed writer: hidden (as Hadoop does), or ending in .tmp."""
 
 FIRST_COMMIT_SECONDS = 15
-"""After this time a missing first commit will not come; it is shorter than all retries together."""
+"""After this time a missing first commit will not come; all retries together take longer."""
 
 
 def files_in(folder: Path) -> Iterator[str]:
-    """Yield the relative paths of all files in a folder; those of the log come first."""
+    """Yield all files in a folder, the log's first.
+
+    Their paths are relative to the folder.
+    """
     for place in (folder / LOG, folder):
         for base, folders, names in os.walk(place):
             if place == folder and Path(base) == folder:
@@ -102,7 +109,9 @@ def remote_files_in(spark: SparkSession, folder: str) -> Iterator[str]:
 
 
 def find_commit(folder: str, list_files: Callable[[], Iterable[str]]) -> bool:
-    """Return whether the folder of a table holds a commit; False if it holds only leftovers.
+    """Check whether a table's folder holds a commit.
+
+    Leftovers alone give False.
 
     Raises:
         StoreError: it holds files and no commit. Nothing is removed: they may be all that is left of a
@@ -122,10 +131,10 @@ def find_commit(folder: str, list_files: Callable[[], Iterable[str]]) -> bool:
 
 
 def has_commit(place: str | Path) -> bool:
-    """Return whether a folder of this machine or of an object storage holds a table.
+    """Check whether a place holds a table.
 
-    Of an object storage, a thousand names are listed at a time; those of the log come before data files,
-    since `_` comes before small letters.
+    The place is a folder of this machine, or in an object storage. Object storage lists a thousand names at
+    a time, the log's before data files, since `_` comes before small letters.
 
     Raises:
         StoreError: as `find_commit`; an object storage does not answer, or refuses.
@@ -137,9 +146,10 @@ def has_commit(place: str | Path) -> bool:
 
 
 def remove_uncommitted(folder: Path) -> None:
-    """Remove what a killed job left before a table's first commit: Delta would refuse to create the table.
+    """Remove a killed job's files from before the first commit.
 
-    Only leftovers are removed, file by file, and then empty folders.
+    Delta would refuse to create the table. Only leftovers are removed, file by file, and then empty
+    folders.
 
     Raises:
         StoreError: there are other files. They would become part of the table, and a VACUUM would delete
@@ -158,7 +168,9 @@ def remove_uncommitted(folder: Path) -> None:
 
 
 def create_local_table(folder: Path, table: Table) -> None:
-    """Create a table in a local folder with the first commit that Spark would write, all or nothing.
+    """Create a table in a local folder, all or nothing.
+
+    The first commit is the one Spark would write.
 
     Raises:
         OSError: the disk has no hard links.
@@ -168,7 +180,7 @@ def create_local_table(folder: Path, table: Table) -> None:
     log = folder / LOG
     log.mkdir(parents=True, exist_ok=True)
     draft = log / f".{uuid.uuid4().hex}.tmp"
-    # A hard link appears with its whole content, and never replaces the commit of another writer.
+    # A hard link appears with its whole content, and never replaces another writer's commit.
     try:
         draft.write_text(format_first_commit(table), encoding="utf-8")
         os.link(draft, log / f"{0:020}.json")
@@ -179,10 +191,10 @@ def create_local_table(folder: Path, table: Table) -> None:
 
 
 def try_create_local(folder: Path, table: Table) -> bool:
-    """Create a table without a Spark job; return False on a disk without hard links.
+    """Create a table without Spark; False: no hard links.
 
     Raises:
-        StoreError: the disk is full, or cannot be written to.
+        StoreError: the disk is full, or not writable.
     """
     try:
         create_local_table(folder, table)
@@ -200,8 +212,9 @@ def try_create_local(folder: Path, table: Table) -> bool:
 
 
 def create_object_table(place: str, table: Table) -> None:
-    """Create a table in an object storage with the first commit that Spark would write, by a conditional
-    write. The caller has looked that there is none.
+    """Create a table in object storage by one conditional write.
+
+    The first commit is the one Spark would write. The caller has checked that no table is there.
 
     Raises:
         StoreError: the storage does not answer, refuses, or has no conditional write.
@@ -212,12 +225,12 @@ def create_object_table(place: str, table: Table) -> None:
 
 
 def format_first_commit(table: Table) -> str:
-    """Return the content of the file of the log that creates a table."""
+    """Return the text of a table's first log file."""
     return "\n".join(map(json.dumps, first_commit(table))) + "\n"
 
 
 def first_commit(table: Table) -> list[dict[str, Any]]:
-    """Return the actions that create a table, in the terms of Delta's protocol."""
+    """Return the actions to create a table, in Delta's terms."""
     now = int(time.time() * 1000)
     metadata = {
         "id": str(uuid.uuid4()),

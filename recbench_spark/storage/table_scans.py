@@ -1,6 +1,7 @@
-"""Open the files of a table for reading without Spark: a file, a folder of files, or a Delta table.
+"""Readers without Spark for a table's files.
 
-`sources.table_pieces` opens tables of other systems, logs and edges by it.
+A table is a file, a folder of files, or a Delta table. `sources.table_pieces` opens tables of other
+systems, logs and edges with them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,13 @@ from recbench_spark.storage.uris import LOG, is_object_storage, join_uri
 
 
 class Piece(NamedTuple):
-    """Piece is a row group of a Parquet file, the unit of reading of a task: its number and its rows."""
+    """A task's unit of reading: one Parquet row group.
+
+    Attributes:
+        path: the file.
+        number: number of the row group.
+        rows: its rows.
+    """
 
     path: str
     number: int
@@ -40,15 +47,16 @@ class Piece(NamedTuple):
 def open_delta(
     path: str, version: int | None = None, partitions: Mapping[str, str] | None = None
 ) -> ds.Dataset:
-    """Open the rows of a Delta table or of a partition.
+    """Open the rows of a Delta table or a partition.
 
     Args:
-        path: of the table, or of a partition.
-        version: None: the one that was recorded, or the latest.
-        partitions: values of partition columns; None: those that the path names.
+        path: path of the table, or of a partition.
+        version: None: the recorded version, or the latest.
+        partitions: values of partition columns; None: those in the path.
 
     Raises:
-        FallbackToSpark: only Spark supports its features. DataError: it has no such partition.
+        FallbackToSpark: only Spark supports its features.
+        DataError: it has no such partition.
     """
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
@@ -80,14 +88,20 @@ def _require_partition(partition: TablePartition) -> None:
 
 
 def split_groups(dataset: ds.Dataset) -> list[ds.ParquetFileFragment]:
-    """Return the row groups of a Delta table, as tasks get them; footers are read side by side."""
+    """Return a Delta table's row groups, as tasks get them.
+
+    Footers are read side by side.
+    """
     with ThreadPoolExecutor(max_workers=16) as pool:
         groups = [*pool.map(lambda one: one.split_by_row_group(), dataset.get_fragments())]
     return [_drop_bounds(group) for file in groups for group in file]
 
 
 def _drop_bounds(group: ds.ParquetFileFragment) -> ds.ParquetFileFragment:
-    """Return a row group without the bounds of its columns, which the log gives: they are kilobytes."""
+    """Return a row group without the bounds of its columns.
+
+    The log gives them, and they are kilobytes.
+    """
     values = ds.get_partition_keys(group.partition_expression).items()
     facts = [
         ds.field(name).is_null() if value is None else ds.field(name) == value for name, value in values
@@ -100,7 +114,9 @@ def _drop_bounds(group: ds.ParquetFileFragment) -> ds.ParquetFileFragment:
 
 
 def query_delta(path: str) -> pa.RecordBatchReader:
-    """Read the rows of a Delta table once, by an engine that knows deleted rows and renamed columns.
+    """Read a Delta table's rows once, by its own engine.
+
+    This engine knows deleted rows and renamed columns.
 
     Raises:
         DataError: it does not know the table's features; the message names them.
@@ -110,7 +126,7 @@ def query_delta(path: str) -> pa.RecordBatchReader:
 
     try:
         table = open_table(path)
-        # The engine looks for names alone: columns of files that have only the ids would be NULL.
+        # The engine looks for names alone: columns would be NULL in files with ids alone.
         if BY_ID in list_features(table):
             raise DataError(f"{path} has a feature of Delta that only Spark reads: {BY_ID}", EXPORT)
         rows = QueryBuilder().register("log", table).execute("SELECT * FROM log")
@@ -129,7 +145,10 @@ EXPORT = "write its rows, or a part of them, as Parquet with Spark"
 
 
 def read_footers(files: Sequence[str]) -> list[pq.FileMetaData]:
-    """Read the footers of Parquet files with some threads. The caller holds them."""
+    """Read the footers of Parquet files with some threads.
+
+    The caller holds them.
+    """
     with ThreadPoolExecutor(max_workers=16) as pool:
         return list(pool.map(read_footer, files))
 
@@ -141,11 +160,14 @@ def read_footer(file: str) -> pq.FileMetaData:
 
 
 CHECKED: dict[str, Any] = {"page_checksum_verification": True, "coerce_int96_timestamp_unit": "us"}
-"""Options by which Parquet is opened."""
+"""Options to open Parquet with."""
 
 
 def spark_schema(stored: pq.ParquetSchema) -> pa.Schema:
-    """Return the columns; INT96, which Spark writes for its instants, become timestamps."""
+    """Return the columns; INT96 becomes a timestamp.
+
+    Spark writes INT96 for its instants.
+    """
     schema = stored.to_arrow_schema()
     for number in range(len(stored)):
         one = stored.column(number)
@@ -156,7 +178,7 @@ def spark_schema(stored: pq.ParquetSchema) -> pa.Schema:
 
 
 def list_row_groups(files: Sequence[str], footers: Sequence[pq.FileMetaData]) -> tuple[Piece, ...]:
-    """Return the row groups of Parquet files: a few values each."""
+    """Return Parquet files' row groups, a few values each."""
     return tuple(
         Piece(path, number, group.num_rows)
         for path, footer in zip(files, footers, strict=True)
@@ -165,10 +187,12 @@ def list_row_groups(files: Sequence[str], footers: Sequence[pq.FileMetaData]) ->
 
 
 def read_row_group(piece: Piece, columns: Sequence[str], most: int) -> Iterator[pa.RecordBatch]:
-    """Yield a row group in batches of at most `most` rows. A task holds one batch.
+    """Yield a row group in batches; a task holds one.
+
+    A batch has at most `most` rows.
 
     Raises:
-        DataError: the file cannot be read, or is not the one whose footer was read.
+        DataError: the file cannot be read, or differs from the one whose footer was read.
     """
     try:
         file = objects.open_parquet(piece.path, **CHECKED)
@@ -183,20 +207,20 @@ def read_row_group(piece: Piece, columns: Sequence[str], most: int) -> Iterator[
 # ---------------------------------------- partitions by path: `embeddings/model_id=ID`
 
 NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
-"""What a folder NAME=VALUE has for NULL."""
+"""NULL in the name of a folder NAME=VALUE."""
 
 PARTITION = re.compile(r"(.+?)((?:/\w+=[^/=]+)+)/?")
 
 
 class TablePartition(NamedTuple):
-    """TablePartition names the rows of a table that have these values in its partition columns."""
+    """One partition of a Delta table, by its columns' values."""
 
     table: str
     values: dict[str, str]
 
 
 def read_folder_value(text: str, kind: pa.DataType) -> pa.Scalar[Any]:
-    """Return the value that a folder NAME=VALUE spells, in the type of the column."""
+    """Return a folder NAME=VALUE's value in its column's type."""
     if text == NULL_FOLDER:
         return pa.scalar(None, kind)
     plain = pa.timestamp(kind.unit) if pa.types.is_timestamp(kind) else kind  # in UTC, without a zone
@@ -204,7 +228,10 @@ def read_folder_value(text: str, kind: pa.DataType) -> pa.Scalar[Any]:
 
 
 def find_partition(path: str) -> TablePartition | None:
-    """Return the partition that a path names; None for a path that is no part of a Delta table."""
+    """Return the partition in a path, else None.
+
+    None means a path outside any Delta table.
+    """
     match = PARTITION.fullmatch(path)
     if match is None or not is_delta_table(match[1]):
         return None
@@ -213,7 +240,10 @@ def find_partition(path: str) -> TablePartition | None:
 
 
 def is_delta_table(place: str) -> bool:
-    """Tell whether a path of this machine, or a URI of object storage, is the folder of a Delta table."""
+    """Check whether a place is a Delta table's folder.
+
+    It is a path of this machine, or a URI of object storage.
+    """
     if is_object_storage(place):
         return holds_files(join_uri(place, LOG))
     return has_delta_log(place)

@@ -1,4 +1,4 @@
-"""SQL of tables: statements that create or migrate them, literals, conditions, and the files of views."""
+"""SQL for tables: statements, literals, conditions, and files of views."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ TOO_OLD = "read it with recbench-spark 0.1, which made it, and use another --war
 
 
 def check_version(root: str, properties: Mapping[str, str | None]) -> None:
-    """Check the schema version in the properties of the table `runs` of a warehouse.
+    """Check a warehouse's schema version, in the properties of `runs`.
 
     Raises:
-        StoreError: the version is not the one of this code.
+        StoreError: this code has another version.
     """
     version = properties.get(VERSION_PROPERTY) or "none"
     if version == str(SCHEMA_VERSION):
@@ -45,13 +45,13 @@ def check_version(root: str, properties: Mapping[str, str | None]) -> None:
 
 
 def table_properties(table: Table) -> dict[str, str]:
-    """Return Delta's properties of a table: the version of its schema, and its constraints."""
+    """Return a table's Delta properties: schema version and constraints."""
     checks = {f"delta.constraints.{name}": condition for name, condition in table.constraints.items()}
     return {VERSION_PROPERTY: str(SCHEMA_VERSION), **statistics_property(table), **checks}
 
 
 def statistics_property(table: Table) -> dict[str, str]:
-    """Return the property that turns off statistics in partitioned tables.
+    """Return the property to turn off statistics in partitioned tables.
 
     Smallest and largest values skip no file there, and to compute them takes as long as to write the rows.
     """
@@ -78,7 +78,10 @@ def timestamp_literal(value: datetime) -> str:
 
 
 def equality_condition(table: Table, name: str) -> str:
-    """Return SQL for equality of a column in `there` and `new`; maps are compared as text."""
+    """Return SQL to compare a column in `there` and `new`.
+
+    Maps are compared as text.
+    """
     if isinstance(name, delta_files.Presence):
         return f"(there.{name} IS NULL) = (new.{name} IS NULL)"
     is_map = any(c.name == name and pa.types.is_map(c.type) for c in table.columns)
@@ -87,7 +90,10 @@ def equality_condition(table: Table, name: str) -> str:
 
 
 def has_breach(rows: Any, table: Table, condition: str) -> bool:
-    """Return whether one of a table's rows (of Arrow) breaks a condition; columns that lack are NULL."""
+    """Check whether a row of Arrow breaks a table's condition.
+
+    Missing columns are NULL.
+    """
     import duckdb  # noqa: PLC0415
 
     missing = [f", NULL AS {name}" for name in table.names if name not in rows.schema.names]
@@ -102,7 +108,7 @@ def has_breach(rows: Any, table: Table, condition: str) -> bool:
 
 
 def view_files() -> dict[str, str]:
-    """Return the SQL of each view by name, those that others need first."""
+    """Return each view's SQL by name, needed views first."""
     folder = resources.files("recbench_spark") / "sql"
     texts = {Path(f.name).stem: f.read_text() for f in folder.iterdir() if f.name.endswith(".sql")}
     needs = {name: re.findall(r"-- needs: (\w+)", text) for name, text in texts.items()}
@@ -110,7 +116,7 @@ def view_files() -> dict[str, str]:
 
 
 def query_files() -> dict[str, str]:
-    """Return the SQL of the prepared queries, by name."""
+    """Return the prepared queries' SQL, by name."""
     folder = resources.files("recbench_spark") / "sql" / "queries"
     return {Path(f.name).stem: f.read_text() for f in sorted(folder.iterdir(), key=lambda f: f.name)}
 
@@ -118,11 +124,11 @@ def query_files() -> dict[str, str]:
 # ---------------------------------------- statements that create and migrate
 
 SQL_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
-"""Types that SQL calls otherwise than a log of Delta."""
+"""Types with another name in SQL than in a log of Delta."""
 
 
 def name_types(fields: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the type of each column in SQL, from the fields of a schema in a log of Delta."""
+    """Return columns' SQL types from a Delta log's fields."""
     return {field["name"]: _name_type(field["type"]) for field in fields}
 
 
@@ -137,7 +143,10 @@ def _name_type(kind: Any) -> str:
 
 
 def create_statement(table: Table, identifier: str) -> str:
-    """Return the SQL that creates a table; Delta's own builder does not know names of three parts."""
+    """Return the SQL to create a table.
+
+    Delta's own builder does not know names in three parts.
+    """
     null, types = {True: "", False: "NOT NULL"}, name_types(json.loads(table.schema_json)["fields"])
     columns = (
         f"`{c.name}` {types[c.name]} {null[c.nullable]} COMMENT {quote_text(c.comment)}"
@@ -158,12 +167,12 @@ def create_statement(table: Table, identifier: str) -> str:
 def migration_statements(
     table: Table, existing: Mapping[str, str], properties: Mapping[str, str], identifier: str
 ) -> list[str]:
-    """Return the SQL that changes an existing table to its present schema; empty if nothing is to do.
+    """Return the SQL to migrate a table, if any.
 
     Args:
         table: the present schema.
         existing: the type of each column, as `name_types`.
-        properties: those of the table.
+        properties: the table's properties.
         identifier: its name in SQL.
 
     Raises:

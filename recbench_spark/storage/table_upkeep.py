@@ -1,7 +1,8 @@
-"""Upkeep of tables: compaction, unused and lost files, new columns and constraints.
+"""Upkeep of tables: compaction, unused and lost files, migration.
 
-Spark commits to object storage by a plain write, so it could overwrite the commit of another job. Here
-`deltalake`, or this module, commits by a conditional write, so other jobs may write at the same time.
+Migration adds columns and constraints. Spark commits to object storage by a plain write, so it could
+overwrite another job's commit. Here `deltalake`, or this module, commits by a conditional write, so other
+jobs may write at the same time.
 """
 
 from __future__ import annotations
@@ -56,17 +57,18 @@ if TYPE_CHECKING:
 
 
 FILE_BYTES = 100 << 20
-"""Size up to which a compaction combines files."""
+"""Largest size of a file for a compaction to combine."""
 
 ROWS_AT_ONCE = 1 << 18
-"""Rows that a compaction holds at once, and row groups have."""
+"""Rows in memory during a compaction, and in a row group."""
 
 
 def compact_files(place: str, column: str = "", without: Sequence[str] = ()) -> None:
-    """Combine small files of a table into files of some 100 MB, partition by partition, in one commit.
+    """Combine a table's small files, partition by partition.
 
-    The rows go through this process in streams. A table may grow meanwhile. `deltalake`'s own compaction is
-    not used: of two at once both commit, and each row is there twice.
+    The new files have some 100 MB, and one commit adds them. The rows go through this process in streams. A
+    table may grow meanwhile. `deltalake`'s own compaction is not used: two at once both commit, and each
+    row is there twice.
 
     Args:
         place: URI of the table.
@@ -76,7 +78,7 @@ def compact_files(place: str, column: str = "", without: Sequence[str] = ()) -> 
     Raises:
         ConflictError: another job deleted rows or compacted meanwhile, or an answer was cut; try again.
         StoreError: the storage does not answer, or refuses.
-        FallbackToSpark: features by which the files alone are not the rows.
+        FallbackToSpark: with the table's features, the files alone are not the rows.
     """
     with explain_delta_errors("compact", place):
         table = open_table(place)
@@ -97,9 +99,10 @@ def compact_files(place: str, column: str = "", without: Sequence[str] = ()) -> 
 
 
 def _replace_files(place: str, gone: set[str], added: Sequence[Mapping[str, Any]]) -> None:
-    """Commit a compaction if all files that it combined are still there; later files stay.
+    """Commit a compaction if its sources are still there.
 
-    `deltalake` would encode the names of removed files anew, and Delta compares names as they are written.
+    Later files stay. `deltalake` would encode the names of removed files anew, and Delta compares names as
+    they are written.
     """
     latest, now = open_table(place), int(time.time() * 1000)
     if not gone <= {known["path"] for known in list_stored_files(latest, place).values()}:
@@ -112,7 +115,10 @@ def _replace_files(place: str, gone: set[str], added: Sequence[Mapping[str, Any]
 
 
 def _commit_actions(place: str, version: int, actions: Sequence[Mapping[str, Any]]) -> None:
-    """Write a version of the log, in Delta's terms. Raises ConflictError where there is one."""
+    """Write a version of the log, in Delta's terms.
+
+    Raises ConflictError where there is one.
+    """
     lines = "\n".join(map(json.dumps, actions)) + "\n"
     if not put_if_absent(join_uri(place, LOG, f"{version:020}.json"), lines.encode()):
         raise ConflictError(f"{place}: another commit became version {version}")
@@ -121,7 +127,10 @@ def _commit_actions(place: str, version: int, actions: Sequence[Mapping[str, Any
 def _group_files(
     files: Mapping[str, dict[str, Any]], columns: Sequence[str], column: str, without: Sequence[str]
 ) -> list[dict[str, dict[str, Any]]]:
-    """List groups of two or more small files of a partition, which are combined, by path."""
+    """List groups of small files to combine, by path.
+
+    A group has two or more, from one partition.
+    """
     open_groups: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
     groups = []
     for path, known in files.items():
@@ -137,7 +146,10 @@ def _group_files(
 
 
 def _combine_files(place: str, files: Sequence[str], schema: pa.Schema, values: Mapping[str, str]) -> File:
-    """Write the rows of some files as one file of their partition, in streams."""
+    """Write some files' rows as one, in streams.
+
+    All belong to one partition.
+    """
     system, _ = open_filesystem(files[0])
     dataset = ds.dataset(list(map(open_path, files)), schema=schema, filesystem=system, format="parquet")
     folders = [f"{name}={value}" for name, value in values.items()]
@@ -151,10 +163,10 @@ def _combine_files(place: str, files: Sequence[str], schema: pa.Schema, values: 
 
 
 def vacuum_files(place: str, hours: float) -> None:
-    """Remove files that no version of the last hours uses, also those of killed writers.
+    """Remove files unused in the last hours, also killed writers'.
 
-    `deltalake` compares the times of objects with this host's clock, so the difference is added where that
-    is ahead of the storage's clock. In a folder with an odd name it lists them behind links.
+    `deltalake` compares objects' times with this host's clock, so the difference is added where the host is
+    ahead of the storage. In a folder with an odd name it lists the files behind links.
 
     Raises:
         ConflictError, StoreError: as `compact_files`.
@@ -177,15 +189,15 @@ def vacuum_files(place: str, hours: float) -> None:
 
 
 def change_table(place: str, table: Table, version: int) -> None:
-    """Give an existing table the columns, constraints and version of its schema, in one commit.
+    """Bring a table to its present schema in one commit.
 
-    The caller has checked the rows of this version against new constraints. Rows that are there have NULL
-    in new columns.
+    The commit also sets the schema's version. The caller has checked this version's rows against new
+    constraints. Old rows have NULL in new columns.
 
     Args:
         place: URI of the table.
         table: the present schema.
-        version: version of the table that the caller has looked at.
+        version: the table's version checked by the caller.
 
     Raises:
         ConflictError: another job has committed since this version; look again.
@@ -196,7 +208,7 @@ def change_table(place: str, table: Table, version: int) -> None:
 
 
 def _change_actions(opened: DeltaTable, table: Table) -> list[dict[str, Any]]:
-    """Return the actions of the log, in the terms of Delta's protocol."""
+    """Return the log's actions, in Delta's terms."""
     metadata, protocol, now = opened.metadata(), opened.protocol(), int(time.time() * 1000)
     fields = json.loads(opened.schema().to_json())["fields"]
     names = {field["name"] for field in fields}
@@ -222,7 +234,7 @@ def _change_actions(opened: DeltaTable, table: Table) -> list[dict[str, Any]]:
 
 
 def _merge_properties(known: Mapping[str, str | None], table: Table) -> dict[str, str]:
-    """Return the properties of a table with those of its present schema."""
+    """Merge a table's properties with those of its present schema."""
     kept = {key: value for key, value in known.items() if value is not None}
     return {**kept, **table_properties(table)}
 
@@ -233,7 +245,10 @@ HINT = "run its night again, which makes lost rows anew, or restore the file fro
 
 
 class LostFile(NamedTuple):
-    """A lost file of a table: its path or URI, and the value of its partition (empty: it has none)."""
+    """One lost file of a table, with its partition.
+
+    `path` is a path or URI; `owner` is the partition's value, empty without a partition.
+    """
 
     path: str
     owner: str
@@ -242,12 +257,12 @@ class LostFile(NamedTuple):
 def list_lost_files(
     place: str, column: str = "", is_owner: Callable[[str], bool] | None = None
 ) -> list[LostFile]:
-    """List the lost files of a table that exists, in the log's order.
+    """List an existing table's lost files, in the log's order.
 
     Args:
         place: folder or URI of the table.
         column: a partition column; empty: files of all partitions.
-        is_owner: which values of that column count; None: all.
+        is_owner: tells which values of that column count; None: all.
 
     Raises:
         DeltaError, StoreError: as `delta_tables.open_table`.
@@ -262,7 +277,7 @@ def list_lost_files(
 
 
 def _measure(place: str, files: Sequence[str]) -> list[int | None]:
-    """Return the bytes of each file; of object storage by one listing of the table."""
+    """Return each file's bytes; object storage lists the table once."""
     if not files or not is_object_storage(place):
         return measure_files(files)
     listed = {uri: one.size for uri, one in stat_visible(place).items()}
@@ -270,7 +285,9 @@ def _measure(place: str, files: Sequence[str]) -> list[int | None]:
 
 
 def forget_files(place: str, files: Sequence[str]) -> None:
-    """Remove lost files from the log of a table, in one version; its other rows stay.
+    """Remove lost files from a table's log, in one version.
+
+    Its other rows stay.
 
     Raises:
         ConflictError, StoreError: as `delta_files.delete_rows`.
@@ -280,14 +297,17 @@ def forget_files(place: str, files: Sequence[str]) -> None:
 
 
 def lost_error(name: str, files: Sequence[str]) -> StoreError:
-    """Return the error that names a table and its first lost file."""
+    """Return the error naming a table's first lost file."""
     more = f" and {len(files) - 1:,} more" if len(files) > 1 else ""
     return StoreError(f"table {name} lacks files that its log names: {files[0]}{more}", HINT)
 
 
 @contextmanager
 def explain_lost(place: str) -> Iterator[None]:
-    """Name the table where a file of it is missing while it is read. Raises StoreError."""
+    """Name a table whose file is missing during a read.
+
+    Raises StoreError.
+    """
     try:
         yield
     except FileNotFoundError:

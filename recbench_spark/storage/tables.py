@@ -105,7 +105,7 @@ RESULT_TABLES = (
     "metrics", "user_metrics", "rankings", "multiverse", "checks", "replays", "learning_curves",
     "curve_values", "curve_rankings", "retrieval_runs",
 )  # fmt: skip
-"""Tables whose rows become visible through a succeeded row of `runs`."""
+"""Tables whose rows become visible by a succeeded row in `runs`."""
 
 ID_TYPE = "recbench.id_type"
 """Column metadata: the stored type of ids, in words."""

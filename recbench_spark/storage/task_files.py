@@ -1,4 +1,7 @@
-"""Rows in pieces that tasks write as Parquet files, without a shuffle, for a table or for scratch."""
+"""Rows written by tasks as Parquet files, without a shuffle.
+
+The files are for a table or for scratch.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,10 @@ from recbench_spark.storage.delta_files import File, refuse_nulls, write_file
 def write_rows(
     rows: Rows, names: Sequence[str], folder: str, partition: Mapping[str, str] | None = None
 ) -> list[File]:
-    """Write rows as files of a folder, or of a partition of a table, without a commit.
+    """Write rows as files of a folder, without a commit.
 
-    A task holds some 64 MB. One that is repeated writes files of other names; those of attempts that were
-    given up are not returned.
+    A task holds some 64 MB. A repeated task writes files under other names; the files of attempts given up
+    are not returned.
     """
     write = partial(_write_tables, names=tuple(names), folder=folder, partition=partition or {})
     return [file for files in rows.each(names, write) for file in files]
@@ -32,10 +35,12 @@ def _write_tables(
 
 
 def write_table_rows(rows: Rows, table: Table, place: str) -> list[File]:
-    """Write rows as files of a table, a file for each of its partitions, as `write_rows`.
+    """Write rows as a table's files, one for each partition.
+
+    The rest is as in `write_rows`.
 
     Raises:
-        StoreError: a column that may not holds NULL; on Spark it reaches the caller as an error of Spark.
+        StoreError: a column holds a forbidden NULL; on Spark it reaches the caller as an error of Spark.
     """
     written = rows.each(table.names, partial(_write_partitions, table=table, place=place))
     return [file for files in written for file in files]
@@ -52,7 +57,7 @@ def _write_partitions(tables: Iterable[pa.Table], table: Table, place: str) -> l
 
 
 def _split_rows(rows: pa.Table, table: Table) -> Iterator[tuple[dict[str, str], pa.Table]]:
-    """Yield the rows of each partition with its values as text."""
+    """Yield each partition's rows, with its values as text."""
     if not table.partition_by:
         yield {}, rows
         return

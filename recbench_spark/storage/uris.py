@@ -1,7 +1,7 @@
-"""Names of files and folders on any storage: paths of this machine, and URIs such as `s3://bucket/folder`.
+"""Names of files and folders on any storage.
 
-Hadoop, Arrow, `deltalake` and obstore have different names for one place. The functions here are the only
-ones that ask which kind of storage a name means.
+They are paths of this machine, and URIs such as `s3://bucket/folder`. Hadoop, Arrow, `deltalake` and
+obstore have different names for one place. Only the functions here ask which kind of storage a name means.
 """
 
 from __future__ import annotations
@@ -20,28 +20,27 @@ from recbench_spark.storage.publish import local_path
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 HADOOP_NAMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs"}
-"""Schemes of Hadoop, and those by which Arrow, `deltalake` and obstore know the same storage."""
+"""Hadoop's schemes, and those of Arrow, `deltalake` and obstore for the same storage."""
 
 LOG = "_delta_log"
-"""Folder of a Delta table's log."""
+"""Folder for a Delta table's log."""
 
 HDFS = "hdfs"
 
 OBJECT_SCHEMES = {"s3", "gs", "abfs", "abfss", HDFS}
-"""Storage that has a write which fails where a name is in use: S3, Google Cloud Storage, Azure; and HDFS,
-whose files are treated like objects (`hdfs`).
-"""
+"""Storage with a write which fails where a name is in use: S3, Google Cloud Storage, Azure; and HDFS, whose
+files are treated like objects (`hdfs`)."""
 
 
 SETTINGS_VARIABLE = "HADOOP_CONF_DIR"
 """Environment variable with the folder of Hadoop's settings."""
 
 SENT_SETTINGS = Path("__spark_conf__", "__hadoop_conf__")
-"""Folder with the settings of who submitted a job, in the working directory of each container of YARN."""
+"""Folder with the submitter's settings, in the working directory of each YARN container."""
 
 
 class Bucket(NamedTuple):
-    """A bucket of an object storage and a name in it.
+    """A bucket in object storage, and a name in it.
 
     Attributes:
         root: URI of the bucket, such as `s3://bucket`.
@@ -53,12 +52,14 @@ class Bucket(NamedTuple):
 
 
 def is_remote(place: str | Path) -> bool:
-    """Return whether a name is a URI of another storage than this machine's disks."""
+    """Check whether a name is a remote URI."""
     return "://" in str(place) and not str(place).startswith("file:")
 
 
 def read_scheme(place: str | Path) -> str:
-    """Return the scheme of a URI as Arrow names it, in small letters; empty for a path and for `file:`.
+    """Return a URI's scheme as Arrow names it.
+
+    It has small letters, and is empty for a path and for `file:`.
 
     >>> read_scheme("s3a://bucket/log"), read_scheme("/data/log")
     ('s3', '')
@@ -70,17 +71,23 @@ def read_scheme(place: str | Path) -> str:
 
 
 def is_object_storage(place: str | Path) -> bool:
-    """Return whether a name is a URI of an object storage or of HDFS, which both need no Java here."""
+    """Check whether a URI is in object storage or HDFS.
+
+    Neither needs Java here.
+    """
     return read_scheme(place) in OBJECT_SCHEMES
 
 
 def is_hdfs(place: str | Path) -> bool:
-    """Return whether a name is a URI of HDFS."""
+    """Check whether a name is a URI of HDFS."""
     return read_scheme(place) == HDFS
 
 
 def arrow_uri(file: str) -> str:
-    """Return a file as Arrow names it: Hadoop's `s3a` is its `s3`, Databricks' `dbfs:` a mounted folder."""
+    """Return a file as Arrow names it.
+
+    Hadoop's `s3a` is Arrow's `s3`, Databricks' `dbfs:` a mounted folder.
+    """
     if file.startswith("file:"):  # Arrow accepts no URI with letters outside ASCII
         return str(local_path(file))
     if file.startswith("dbfs:/"):
@@ -96,7 +103,9 @@ def arrow_uri(file: str) -> str:
 
 
 def read_name_node(place: str) -> str:
-    """Return the HDFS of a URI without a host, `hdfs:///folder`: the one that Hadoop's configuration names.
+    """Return the HDFS for a URI without a host.
+
+    Such a URI is `hdfs:///folder`; Hadoop's configuration names the HDFS.
 
     Raises:
         StoreError: no configuration is there, or it names another file system.
@@ -112,10 +121,10 @@ def read_name_node(place: str) -> str:
 
 
 def find_hadoop_settings() -> str:
-    """Return the folder of Hadoop's settings; empty where there is none.
+    """Return the folder of Hadoop's settings; empty: none.
 
     A node of YARN need not have the variable, and Spark sends the settings into each container. Then the
-    variable is set to their folder, because libraries and processes of workers read it too.
+    variable is set to their folder, because libraries and workers' processes read it too.
     """
     if SETTINGS_VARIABLE not in os.environ and SENT_SETTINGS.is_dir():
         os.environ[SETTINGS_VARIABLE] = str(SENT_SETTINGS.absolute())
@@ -124,7 +133,7 @@ def find_hadoop_settings() -> str:
 
 @lru_cache(maxsize=4)
 def _read_default_root(file: Path) -> str:
-    """Return `fs.defaultFS` of a file of Hadoop's settings; empty where it has none."""
+    """Return `fs.defaultFS` from Hadoop's settings; empty: it is missing."""
     if not file.is_file():
         return ""
     for one in ElementTree.parse(file).iter("property"):
@@ -134,7 +143,9 @@ def _read_default_root(file: Path) -> str:
 
 
 def absolute_place(place: str | Path) -> str:
-    """Return a path from the root of the disk, since workers may have another directory; a URI as it is.
+    """Return an absolute path; a URI stays as it is.
+
+    Workers may have another directory.
 
     >>> absolute_place("file:///data/log"), absolute_place("s3://bucket/log")
     ('/data/log', 's3://bucket/log')
@@ -143,19 +154,22 @@ def absolute_place(place: str | Path) -> str:
 
 
 def link_place(place: str | Path) -> str:
-    """Return a place as a URI that a browser or a tool can open: a path of this machine as `file:///...`."""
+    """Return a place's URI for a browser or tool.
+
+    A path of this machine becomes `file:///...`.
+    """
     return str(place) if is_remote(place) else local_path(place).absolute().as_uri()
 
 
 def split_bucket(place: str) -> Bucket:
-    """Return the bucket of a URI and the name in it.
+    """Return a URI's bucket and the name in it.
 
     >>> split_bucket("s3a://bucket/team/warehouse/")
     Bucket(root='s3://bucket', key='team/warehouse')
 
     Raises:
-        StoreError: it is no URI of an object storage, names no bucket, or has a part that is empty, `.` or
-            `..`, which libraries take for different names.
+        StoreError: it is no URI of an object storage, names no bucket, or has an empty part, `.` or `..`:
+            libraries take these for different names.
     """
     uri = arrow_uri(place)
     scheme, _, rest = uri.partition("://")
@@ -170,19 +184,23 @@ def split_bucket(place: str) -> Bucket:
 
 
 def trim_uri(place: str) -> str:
-    """Return a URI of object storage without slashes at its end; errors as `split_bucket`."""
+    """Return a URI without slashes at its end.
+
+    It is in object storage; errors as `split_bucket`.
+    """
     split_bucket(place)  # without a bucket `s3:` would be left, a folder of this machine
     return place.rstrip("/")
 
 
 NO_NAMES = {"", ".", ".."}
-"""Parts of a URI that name nothing."""
+"""Parts of a URI without a meaning as names."""
 
 
 def require_table_name(place: str) -> None:
-    """Check that `deltalake` opens a place of object storage under the name that others give it.
+    """Check that `deltalake` takes a place by its usual name.
 
-    `deltalake` takes it for a URL: it decodes `%20`, cuts `#`, and on HDFS it commits to `a b` in `a%20b`.
+    `deltalake` takes an object storage's place for a URL: it decodes `%20`, cuts `#`, and on HDFS it
+    commits to `a b` in `a%20b`.
 
     Raises:
         StoreError: it would write to another folder, or not take the name; and as `split_bucket`.
@@ -196,10 +214,10 @@ def require_table_name(place: str) -> None:
 
 
 ODD_IN_URLS = re.compile(r"%[0-9A-Fa-f]{2}|[#?\[\]\\^|\x00-\x1f\x7f]")
-"""Characters of a table's name that a URL decodes, cuts off or refuses."""
+"""Characters in a table's name that a URL decodes, cuts off or refuses."""
 
 ODD_ON_HDFS = re.compile(rf"{ODD_IN_URLS.pattern}|[\"<>`{{}}]|[^!-~]")
-"""Characters of `ODD_IN_URLS`, and those that a URL percent-encodes."""
+"""Characters of `ODD_IN_URLS`, and those percent-encoded in URLs."""
 
 
 def join_uri(place: str, *names: str) -> str:
@@ -212,7 +230,9 @@ def join_uri(place: str, *names: str) -> str:
 
 
 def place_side(warehouse: str, model_id: str, side: str) -> str:
-    """Return the place of a model's vectors of one side; the warehouse may be its table itself.
+    """Return the place of a model's vectors for one side.
+
+    The warehouse may be its table itself.
 
     >>> place_side("w/embeddings", "a1", "user")
     'w/embeddings/model_id=a1/side=user'
@@ -224,12 +244,14 @@ def place_side(warehouse: str, model_id: str, side: str) -> str:
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether Spark skips a file or folder of this name."""
+    """Check whether Spark skips files or folders of this name."""
     return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
 
 
 def relative_place(place: str, root: str) -> str:
-    """Return a place below a root as it is stored: relative, with slashes.
+    """Return a place below a root, relative and with slashes.
+
+    Rows store it so.
 
     >>> relative_place("s3://bucket/graph_files/g-4", "s3://bucket/graph_files")
     'g-4'
@@ -245,21 +267,23 @@ def relative_place(place: str, root: str) -> str:
 # ---------------------------------------- stored paths: relative to a root, which can be moved
 
 IN_SCRATCH = "scratch:"
-"""Prefix of a stored path that is relative to scratch; without it a path is relative to the warehouse."""
+"""Prefix of a stored path relative to scratch; other stored paths are relative to the warehouse."""
 
 
 def decode_uri(uri: str) -> str:
-    """Return the path of a local file that Spark or Delta names by an encoded URI, `file:/a%20b`.
+    """Decode a local path from a URI, `file:/a%20b`.
 
-    Paths, and URIs of remote storage, are returned unchanged. A URI that a user writes is not encoded:
-    Spark takes a user's `file:///a%20b` for a folder with a percent sign in its name, and so does
-    `publish.local_path`.
+    Spark and Delta name files so. Paths, and URIs of remote storage, are returned unchanged. A user's URI
+    is not encoded: Spark takes a user's `file:///a%20b` for a folder with a percent sign in its name, and
+    so does `publish.local_path`.
     """
     return unquote(re.sub("^file:/+", "/", uri)) if uri.startswith("file:/") else uri
 
 
 def relative_path(path: str | Path, root: Path) -> str:
-    """Return a path below a root as it is stored: relative, with slashes.
+    """Return a path below a root, relative and with slashes.
+
+    Rows store it so.
 
     Raises:
         ValueError: it is not below the root.
@@ -268,7 +292,9 @@ def relative_path(path: str | Path, root: Path) -> str:
 
 
 def shorten_path(path: str, root: str | Path | None, subfolder: str) -> str:
-    """Return a path as a row shows it: relative to the root if it is in the subfolder, else unchanged.
+    """Return a path as a row shows it.
+
+    A path in the subfolder becomes relative to the root; others stay unchanged.
 
     Args:
         path: any path or URI.
@@ -285,13 +311,13 @@ def shorten_path(path: str, root: str | Path | None, subfolder: str) -> str:
 
 
 def resolve_path(stored: str, root: Path, subfolder: str) -> Path:
-    """Return the path that a stored one means under the present root.
+    """Return a stored path under the present root.
 
     Args:
         stored: relative to the root; or absolute, as older versions stored it, also as a URI `file:/...`.
-        root: the folder that holds it today, such as the warehouse.
-        subfolder: name of the folder directly below the root for such files, such as `fit_files`. Of an
-            absolute path only the part from there on counts, wherever the warehouse was then.
+        root: its folder today, such as the warehouse.
+        subfolder: name of the folder directly below the root for such files, such as `fit_files`. An
+            absolute path counts only from there on, wherever the warehouse was then.
     """
     if not stored.startswith(("/", "file:")):
         return root / stored
@@ -303,14 +329,16 @@ def resolve_path(stored: str, root: Path, subfolder: str) -> Path:
 
 
 def read_tail(stored: str, subfolder: str) -> str:
-    """Return a stored path relative to its root; of an absolute one of older versions, its end.
+    """Return a stored path relative to its root.
+
+    Older versions stored absolute paths: their end is taken.
 
     Args:
         stored: a relative path, with or without `scratch:` before it; a path or URI of any machine.
         subfolder: name of the folder directly below the root for such files, such as `fit_files`.
 
     Raises:
-        ValueError: an absolute path that has no such folder.
+        ValueError: an absolute path without such a folder.
     """
     end = _cut_before(stored.removeprefix(IN_SCRATCH), subfolder)
     if not end:
@@ -319,7 +347,10 @@ def read_tail(stored: str, subfolder: str) -> str:
 
 
 def _cut_before(path: str, folder: str) -> str:
-    """Return a path from the last folder of this name on; empty if it has none."""
+    """Return a path's end, from this folder's last place on.
+
+    It is empty if the path has no such folder.
+    """
     parts = path.split("/")
     places = [n for n, part in enumerate(parts) if part == folder]
     return "/".join(parts[places[-1] :]) if places else ""

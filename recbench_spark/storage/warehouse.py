@@ -1,4 +1,7 @@
-"""A warehouse of Delta tables under a directory, or in a `catalog.schema`: the tables and their rows."""
+"""A warehouse of Delta tables with Spark: places and reading.
+
+It lies under a directory, or in a `catalog.schema`.
+"""
 
 from __future__ import annotations
 
@@ -68,10 +71,11 @@ from recbench_spark.storage.uris import (
 
 
 def hadoop_uri(spark: SparkSession, uri: str) -> str:
-    """Return a URI as this session's Hadoop names it: its `s3a` is the `s3` of all others.
+    """Return a URI as this session's Hadoop names it.
 
-    Where Hadoop has a file system of its own for `s3`, as on EMR, the URI stays. One of HDFS gets the host
-    that it may lack, since workers may have no configuration of Hadoop.
+    Hadoop's `s3a` is the `s3` of all others. Where Hadoop has its own file system for `s3`, as on EMR, the
+    URI stays. A URI of HDFS gets its host if it lacks one, since workers may have no configuration of
+    Hadoop.
     """
     scheme, _, rest = uri.partition("://")
     hadoop = read_hadoop(spark)
@@ -83,13 +87,13 @@ def hadoop_uri(spark: SparkSession, uri: str) -> str:
 
 
 def share_access(spark: SparkSession, root: str) -> None:
-    """Give Python workers what reaches an object storage: it goes with each task, and stands in no setting.
+    """Give Python workers the keys to an object storage.
 
-    Settings of Spark stand in its page, event log and plans; the environment of workers does not. Keys
-    that only Hadoop's configuration has (`fs.s3a.access.key`) are used by the driver too. A later call
-    gives keys that were renewed meanwhile to the tasks of later jobs, and removes the earlier ones. Hadoop
-    looks for keys in the environment itself, but not for the address and the region, so it gets these from
-    here.
+    The keys go with each task, and stand in no setting: Spark shows its settings in its page, event log and
+    plans, but not the workers' environment. The driver too uses keys from Hadoop's configuration
+    (`fs.s3a.access.key`). A later call gives renewed keys to the tasks of later jobs, and removes the
+    earlier ones. Hadoop itself looks for keys in the environment, but not for address and region, so it
+    gets these from here.
     """
     hadoop = read_hadoop(spark)
     adopt_hadoop(root, hadoop.get)
@@ -106,11 +110,13 @@ JARS = {
     "abfss": "org.apache.hadoop:hadoop-azure:{hadoop}",
     "gs": "com.google.cloud.bigdataoss:gcs-connector:hadoop3-2.2.32",
 }
-"""Packages by which Hadoop, and so Spark, reads an object storage."""
+"""Packages for Hadoop, and so for Spark, to read an object storage."""
 
 
 def require_jars(spark: SparkSession, place: str) -> None:
-    """Check that this session's Hadoop has the classes for an object storage; by Connect its server knows.
+    """Check that this session's Hadoop can read an object storage.
+
+    By Connect, its server knows.
 
     Raises:
         StoreError: a jar is missing; the hint has the line to add.
@@ -133,7 +139,9 @@ def require_jars(spark: SparkSession, place: str) -> None:
 
 
 class WarehouseTables(FileTables):
-    """Tables by name under one root; `Store` adds writing.
+    """Base of `Store`: it reads a warehouse's tables with Spark.
+
+    `Store` adds writing.
 
     Attributes:
         root: folder or URI of the tables, or a `catalog.schema` whose tables Spark alone writes.
@@ -171,42 +179,55 @@ class WarehouseTables(FileTables):
 
     @property
     def folder(self) -> Path | None:
-        """The root as a local folder; None if it is remote or a catalog where Spark writes."""
+        """The root as a local folder, else None.
+
+        It is None for remote storage, and for a catalog where Spark writes.
+        """
         return None if self.in_catalog or "://" in self.root else Path(self.root)
 
     @property
     def has_names(self) -> bool:
-        """True if tasks and driver write the tables, and the catalog has names for them."""
+        """True if the catalog names tables written by tasks.
+
+        The driver writes such tables, too.
+        """
         return bool(self.schema) and not self.in_catalog
 
     @property
     def scratch(self) -> str:
-        """Folder for rows that workers map (see `frame_blocks.base_folder`)."""
+        """Folder for workers' mapped rows (see `frame_blocks.base_folder`)."""
         return frame_blocks.base_folder(self.spark, None if self.in_catalog else self.root)
 
     @property
     def files_root(self) -> str:
-        """Root of files that later jobs need: the warehouse's folder, where retention looks for them.
+        """Root for files needed by later jobs.
 
-        A catalog where Spark writes has no folder of its own; its files are in scratch.
+        It is the warehouse's folder, where retention looks for them. A catalog where Spark writes has no
+        folder of its own; its files are in scratch.
         """
         return self.scratch if self.in_catalog else self.root
 
     def format_path(self, relative: str) -> str:
-        """Return a path below `files_root` as tables store it, with a prefix if that root is scratch."""
+        """Return a path below `files_root` as tables store it.
+
+        A prefix marks scratch as the root.
+        """
         return f"{IN_SCRATCH if self.in_catalog else ''}{relative}"
 
     def require_access(self) -> None:
-        """Check that tasks can read scratch, and Spark the warehouse. Raises ConfigError, StoreError."""
+        """Check that tasks reach scratch, and Spark the warehouse.
+
+        Raises ConfigError, StoreError.
+        """
         _ = self.scratch
         require_jars(self.spark, self.root)
 
     def drop_scratch(self) -> None:
-        """Remove the rows that this process shared with tasks, and those of killed jobs."""
+        """Remove rows shared with tasks by this or killed jobs."""
         frame_blocks.drop_scratch(self.spark, self.scratch)
 
     def location(self, name: str) -> str:
-        """Return the directory of a table, or its name in the catalog."""
+        """Return a table's directory, or its name in the catalog."""
         return f"{self.root}.{name}" if self.in_catalog else f"{self.root}/{name}"
 
     def identifier(self, name: str) -> str:
@@ -214,7 +235,7 @@ class WarehouseTables(FileTables):
         return self.location(name) if self.in_catalog else quote_folder(self.location(name))
 
     def exists(self, name: str) -> bool:
-        """Return whether the table has been created.
+        """Check whether the table exists.
 
         Raises:
             StoreError: its folder holds files and its log no commit, for example during a restore; such a
@@ -225,7 +246,7 @@ class WarehouseTables(FileTables):
         return name in self._existing
 
     def _is_table(self, location: str) -> bool:
-        """Return whether a table is there; errors as `exists`."""
+        """Check whether a table is there; errors as `exists`."""
         if self.in_catalog:
             return self.spark.catalog.tableExists(location)
         if self.is_file_storage:
@@ -238,7 +259,7 @@ class WarehouseTables(FileTables):
         return committed
 
     def create(self, *tables: Table) -> None:
-        """Create those tables that do not exist yet, with comments, layout and constraints."""
+        """Create missing tables with comments, layout and constraints."""
         self._renew_access()
         with ThreadPoolExecutor(max_workers=4) as pool:
             known = list(pool.map(self.exists, [table.name for table in tables]))
@@ -248,19 +269,25 @@ class WarehouseTables(FileTables):
         self._register(tables)
 
     def _check_names(self, missing: Sequence[Table]) -> None:
-        """Raise StoreError where the catalog has a table elsewhere under a name that is to be made."""
+        """Raise StoreError where a new table's name means another table.
+
+        The catalog has that table elsewhere.
+        """
         for table in missing if self.has_names else ():
             is_registered(self.spark, self.schema, table.name, self.location(table.name))
 
     def _register(self, tables: Sequence[Table]) -> None:
-        """Give tables their names in the catalog, once in this process."""
+        """Give tables their catalog names, once in this process."""
         for table in tables if self.has_names else ():
             if table.name not in self._registered:
                 register_table(self.spark, self.schema, table.name, self.location(table.name))
                 self._registered.add(table.name)
 
     def _renew_access(self) -> None:
-        """Read the keys of an object storage again, since those of a profile expire and are replaced."""
+        """Read the object storage's keys again.
+
+        A profile's keys expire and are replaced.
+        """
         if is_object_storage(self.root):
             share_access(self.spark, self.root)
 
@@ -273,7 +300,10 @@ class WarehouseTables(FileTables):
         self._existing.add(table.name)
 
     def read(self, table: Table) -> DataFrame:
-        """Return all rows of a table, visible or not; an empty frame if it does not exist yet."""
+        """Return all rows of a table, visible or not.
+
+        A missing table gives an empty frame.
+        """
         self._renew_access()
         if not self.exists(table.name):
             return self.spark.createDataFrame([], spark_schema(table))
@@ -283,7 +313,7 @@ class WarehouseTables(FileTables):
         return self.spark.read.format("delta").load(self.location(table.name))
 
     def read_partition(self, table: Table, column: str, value: str) -> DataFrame:
-        """Return the rows that have a value in a column."""
+        """Return the rows with a value in a column."""
         return self.read(table).where(F.col(column) == value)
 
     def _open_frame(self, table: Table, values: Mapping[str, Sequence[str]], most: int) -> FrameRows:
@@ -293,14 +323,14 @@ class WarehouseTables(FileTables):
         return FrameRows(rows, most)
 
     def visible(self, table: Table) -> DataFrame:
-        """Return the rows of a result table whose run has succeeded."""
+        """Return a result table's rows whose run has succeeded."""
         succeeded = self.read(schemas.RUNS).where("status = 'succeeded'").select("run_id")
         return self.read(table).join(F.broadcast(succeeded), "run_id", "left_semi")
 
     def read_rows(
         self, table: Table, filters: delta_files.Filters = (), columns: Sequence[str] | None = None
     ) -> pa.Table:
-        """Return rows as `FileTables.read_rows`; no Spark job if possible."""
+        """Return rows as `FileTables.read_rows`, without Spark if possible."""
         if not self.exists(table.name) or self._uses_deltalake(table):
             return super().read_rows(table, filters, columns)
         frame = self.read(table)
@@ -309,32 +339,44 @@ class WarehouseTables(FileTables):
         return collect_arrow(frame.select(*(columns or table.names)))
 
     def count_rows(self, table: Table, column: str, value: str) -> int:
-        """Return the number of rows of a partition: from the log alone if its files have statistics."""
+        """Count a partition's rows.
+
+        The log is enough if its files have statistics.
+        """
         if not self.exists(table.name) or self._uses_deltalake(table):
             return super().count_rows(table, column, value)
         return self.read(table).where(F.col(column) == value).count()
 
     def has(self, table: Table, column: str, value: str) -> bool:
-        """Return whether any row has this value."""
+        """Check whether any row has this value."""
         if not self.exists(table.name) or self._uses_deltalake(table):
             return super().has(table, column, value)
         return not self.read(table).where(F.col(column) == value).limit(1).isEmpty()
 
     def list_values(self, table: Table, column: str) -> set[str]:
-        """Return the distinct values of a text column; of a partition column from the log alone."""
+        """Return a text column's distinct values.
+
+        For a partition column the log is enough.
+        """
         if not self._uses_deltalake(table):
             return {row[0] for row in self.read(table).select(column).distinct().collect()}
         return super().list_values(table, column)
 
     def _uses_deltalake(self, table: Table) -> bool:
-        """Return whether `deltalake` can read and write an existing table, without a Spark job."""
+        """Check whether `deltalake` can read and write an existing table.
+
+        It needs no Spark job.
+        """
         return self.is_file_storage and super()._uses_deltalake(table)
 
     def install_views(self, names: Sequence[str] | None = None) -> list[str]:
-        """Register tables and SQL files as views of this session; return the views' names.
+        """Register tables and SQL files as views of this session.
 
         Args:
-            names: those to register, each after what it needs; all by default.
+            names: views to register, each after its needs; all by default.
+
+        Returns:
+            The views' names.
         """
         files = view_files()
         chosen = [*TABLES, *files] if names is None else names
@@ -353,7 +395,7 @@ class WarehouseTables(FileTables):
             check_version(self.root, self.properties("runs"))
 
     def properties(self, name: str) -> dict[str, str]:
-        """Return Delta's properties of a table."""
+        """Return a table's Delta properties."""
         if is_object_storage(self.root):
             with hold_table(self.location(name)) as table:
                 known = table.metadata().configuration
@@ -372,7 +414,9 @@ def filter_condition(column: str, operator: str, value: Any) -> Column:
 
 
 def _check_storage(spark: SparkSession, root: str, read_only: bool) -> None:
-    """Check that an object storage can be read and, where tables are written, has a conditional write.
+    """Check that object storage can be read, or also written.
+
+    Writing tables needs a conditional write.
 
     Raises:
         StoreError: it does not answer, refuses, or has no such write; or this session commits in another
