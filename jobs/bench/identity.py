@@ -1,9 +1,10 @@
-"""Time the identification of a log beside reading it: first digest, second night, reading.
+"""Time a log's identification beside reading it.
 
     python jobs/bench/identity.py --rows 10000000 --rounds 4
 
-CSV is read by Spark's readers. Parquet and Delta are read by Python tasks, which is the fastest way of a
-split, and once more by Spark's readers. CPU seconds include this process and all its descendants (JVM,
+Timed are the first digest, a second night's, and reading. CSV is read by Spark's readers. Parquet and
+Delta are read by Python tasks, which is a split's fastest way, and once more by Spark's readers. CPU
+seconds include this process and all its descendants (JVM,
 workers); wall seconds depend on other work on the machine.
 """
 
@@ -86,7 +87,7 @@ def write_logs(folder: Path, rows: int) -> None:
 
 
 def measure(spark: Any, log: Dataset, rounds: int) -> dict[str, list[Seconds]]:
-    """Return the seconds of each step, once a round, after a warm-up round."""
+    """Time each step, once a round, after a warm-up round."""
     digest = partial(identity, spark, str(log.path))
 
     def digest_anew() -> Seconds:
@@ -114,13 +115,13 @@ def read(spark: Any, log: Dataset) -> None:
 
 
 def read_by_spark(spark: Any, log: Dataset) -> None:
-    """Read all rows by Spark's own reader, with the checks of values."""
+    """Read all rows by Spark's reader, with value checks."""
     opened = open_log(spark, log)
     opened.rows.each(opened.columns, count_table_rows)
 
 
 def make_rows(reader: str, rows: int, seconds: dict[str, list[Seconds]]) -> list[dict[str, Any]]:
-    """Return the lines of `--output`."""
+    """Make the lines for `--output`."""
     return [
         {
             "benchmark": "identity",
@@ -137,7 +138,7 @@ def make_rows(reader: str, rows: int, seconds: dict[str, list[Seconds]]) -> list
 
 
 def print_line(reader: str, seconds: dict[str, list[Seconds]]) -> None:
-    """Print medians, and the seconds of the first digest as a share of those of reading."""
+    """Print medians, and the first digest's share of reading."""
     medians = {
         name: [median(column) for column in zip(*times, strict=True)] for name, times in seconds.items()
     }

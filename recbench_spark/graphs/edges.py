@@ -216,9 +216,8 @@ def look_at_text(path: str, columns: Sequence[str], wanted: Sequence[str]) -> tu
     """Find a text file's layout, and where its rows begin.
 
     The layout comes from the first lines, and the place is a byte. Lines at the start with a leading #
-    are comments. If the first
-    row holds a number and lacks some wanted name, there is no header, and the columns are the wanted ones
-    in order.
+    are comments. If the first row holds a number and lacks some wanted name, there is no header, and the
+    columns are the wanted ones in order.
 
     Raises:
         DataError: the file has no lines. SchemaError: its header names a column in `wanted` twice.

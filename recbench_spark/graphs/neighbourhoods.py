@@ -60,8 +60,8 @@ def ensure_neighbourhoods(store: FileTables, settings: NeighbourhoodSettings, jo
     """Compute neighbourhoods once, and return their name.
 
     All rows are committed together. Local walks shuffle nothing, and a task holds some thousand nodes'
-    neighbours. Distributed walks (`join`) shuffle each walker once for each edge, and a task holds
-    one edge file and some hundred thousand walkers.
+    neighbours. Distributed walks (`join`) shuffle each walker once for each edge, and a task holds one
+    edge file and some hundred thousand walkers.
 
     Raises:
         ConfigError, DataError, SchemaError, StoreError: see `ensure_graph`.

@@ -250,9 +250,8 @@ def score_bundle(
         report: takes each sentence the submitter should read.
 
     Raises:
-        DataError: pairs are missing, twice, or from another fold; another split than the
-            benchmark's; predictions on another scale; rows are on the board under other facts, or were
-            retracted.
+        DataError: pairs are missing, twice, or from another fold; another split than the benchmark's;
+            predictions on another scale; rows are on the board under other facts, or were retracted.
     """
     bundle, path = open_bundle(folder)
     _require_same_log(bundle, log)
