@@ -7,8 +7,8 @@ Without `--spark` one process works in one thread. Item vectors and histories ar
 rows. For each kind of fold-in the bench takes turns between (1) the ranks, up to 50, of ready vectors,
 and their NDCG@50, and (2) the whole curve: the lists for all prefixes, their vectors, the same ranks and
 values. It prints this process's CPU seconds, because other processes may share the machine, and the ratio
-of the medians. With `--spark` both ways run
-through Spark on all cores (`spark_curves.py`), and the memory of workers and driver is printed too.
+of the medians. With `--spark` both ways run through Spark on all cores (`spark_curves.py`), and the
+memory of workers and driver is printed too.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
 
 A log with hashed rows and the rankings for its test part (one truth item to five rows, ten per user) are
 written as Parquet. The job times propensities, strata and corrected estimates: counting and fitting
-(`power_law`), cutting strata, and all estimates
-without a reward model, at two cut-offs, with bootstrap intervals. A small run goes first, as a warm-up.
+(`power_law`), cutting strata, and all estimates without a reward model, at two cut-offs, with bootstrap
+intervals. A small run goes first, as a warm-up.
 """
 
 from __future__ import annotations

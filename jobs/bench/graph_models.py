@@ -4,10 +4,9 @@
 
 A minibatch with pairs and shared negatives has its subgraph drawn once (GraphSAGE samples with 25 and 10
 neighbours). Then both systems take turns on it, in pairs a second: two layers of means, the max-margin
-loss, gradients. Each has one thread;
-seconds are the process's CPU time, which other work on the machine does not lengthen. Both must give the
-same loss. Last comes a whole fit with a simulated device, which sleeps over each minibatch for 1.5 times
-the time to make one: the job prints the share of time it waits.
+loss, gradients. Each has one thread; seconds are the process's CPU time, which other work on the machine
+does not lengthen. Both must give the same loss. Last comes a whole fit with a simulated device, which
+sleeps over each minibatch for 1.5 times the time to make one: the job prints the share of time it waits.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ System = Callable[["GraphBench"], Callable[[], dict[str, Any]]]
 VALUE_BYTES = {"float32": 4, "float16": 2}
 PIECE = 1 << 20
 MAX_EDGES_ALL_WAYS = 3_000_000
-"""Number of edges from which only the fastest way in Spark SQL runs."""
+"""Edges from which on only the fastest way in Spark SQL runs."""
 
 MEAN = Layer("mean", None, None, None, np.zeros(DIMS, np.float32), False, False)
 

@@ -25,7 +25,7 @@ from typing import IO, Any, NamedTuple, TypeVar
 ROOT = Path(__file__).resolve().parents[2]
 
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS", "NUMBA")}
-"""Environment variables that give each numeric library one thread."""
+"""Environment variables to give each numeric library one thread."""
 
 Row = dict[str, Any]
 System = TypeVar("System", bound=Hashable)

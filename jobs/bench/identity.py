@@ -4,8 +4,8 @@
 
 Timed are the first digest, a second night's, and reading. CSV is read by Spark's readers. Parquet and
 Delta are read by Python tasks, which is a split's fastest way, and once more by Spark's readers. CPU
-seconds include this process and all its descendants (JVM,
-workers); wall seconds depend on other work on the machine.
+seconds include this process and all its descendants (JVM, workers); wall seconds depend on other work on
+the machine.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
         write_logs(Path(folder), args.rows)
-        time.sleep(3)  # identities of files that were just written are not cached
+        time.sleep(3)  # new files' identities are not cached
         spark = get_session("recbench-spark bench identity")
         for reader in args.readers:
             path = f"{folder}/{reader}"

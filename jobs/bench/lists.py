@@ -6,11 +6,10 @@
 
 Each library has its own environment. The job measures six metrics at six cut-offs, on generated lists
 with 100 items, stored as Parquet. Every run is a process of its own. Reading the rows, starting a session
-and a first pass over all users are
-not counted. `ours`, `replay-polars`, `rectools` and `ranx` start from rows in memory. `ours-spark` starts
-from one row per user on disk and ends with the values in a Delta table. `ours-spark-rows` and
-`replay-spark` start from rows, so they group them too. Values must agree to 1e-9 with this package's
-preset for the library, else the job fails.
+and a first pass over all users are not counted. `ours`, `replay-polars`, `rectools` and `ranx` start from
+rows in memory. `ours-spark` starts from one row per user on disk and ends with the values in a Delta
+table. `ours-spark-rows` and `replay-spark` start from rows, so they group them too. Values must agree to
+1e-9 with this package's preset for the library, else the job fails.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ def generate(users: int, *, shuffled: bool = False) -> tuple[pd.DataFrame, pd.Da
     first, step = draws.integers(0, ITEMS, users), draws.integers(1, ITEMS, users)
     place_ul = np.broadcast_to(np.arange(LENGTH), (users, LENGTH))
     score = (LENGTH - place_ul + draws.random((users, LENGTH))).ravel()
-    # At most one item from each 16 places of the user's walk through the catalogue, so no item repeats.
+    # At most one item from every 16 places on the user's walk through the catalogue, so no item repeats.
     held_out_up = np.arange(19) * 16 + draws.integers(0, 16, (users, 19))
     kept_up = draws.random((users, 19)) < 0.5
     kept_up[:, 0] = True

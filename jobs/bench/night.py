@@ -227,7 +227,7 @@ def compare_systems(args: argparse.Namespace) -> int:
         plan = make_metric_plan(request.evaluation, request.evaluation.resolve())
         nights = {name: StoredNights(name, request, folder) for name in systems if name != "bare"}
         first = {name: one.run_first(world) for name, one in nights.items()}
-        # It is measured here because Spark ends workers that are idle for a minute, as during `bare`.
+        # It is measured here because Spark ends workers idle for a minute, as during `bare`.
         gib = largest_worker_memory()
         keys_u = hash_ids(pa.array(map(str, range(args.users)), pa.string())).view(np.int64)
         with ProcessPoolExecutor(threads, get_context("spawn"), _one_thread) as pool:

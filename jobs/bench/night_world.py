@@ -43,7 +43,7 @@ The share is that of held-out vectors in the user's.
 """
 
 USERS_PER_FILE = 20_000
-"""Users in a piece that a task reads."""
+"""Users in a piece, as a task reads it."""
 
 METRICS, KS = ("hit", "precision", "recall", "map", "mrr", "ndcg"), (10, 100)
 FIRST_NIGHT = date(2026, 1, 1)

@@ -9,13 +9,13 @@
 
 All run in turns on this machine. `product` is the bare blocked matrix product and nothing else, the limit
 for anything that scores all pairs; `topk` is RecBole's fast full ranking (scores, training items to -inf,
-torch.topk, look
-the held-out items up). This package counts ranks, for all held-out items (`ranks`) or up to a cut-off, in
-float32 (`float32@k`) or with 8-bit products and bounds where they are faster (`ranks@k`). `spark` is this
-package from stored user blocks to committed metrics, by user and overall, `spark: ranks` to committed
-ranks. In the random world most held-out items are far down the ranking, which is easy; in the `planted`
-world they are near the top. On a GPU there are also `topk-tf32`, the list from TF32 products, and
-`kernel@k`, which is `ranks@k` without the preparation on the CPU. Compare ratios, not absolute times.
+torch.topk, look the held-out items up). This package counts ranks, for all held-out items (`ranks`) or up
+to a cut-off, in float32 (`float32@k`) or with 8-bit products and bounds where they are faster
+(`ranks@k`). `spark` is this package from stored user blocks to committed metrics, by user and overall,
+`spark: ranks` to committed ranks. In the random world most held-out items are far down the ranking, which
+is easy; in the `planted` world they are near the top. On a GPU there are also `topk-tf32`, the list from
+TF32 products, and `kernel@k`, which is `ranks@k` without the preparation on the CPU. Compare ratios, not
+absolute times.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ def _cut(device: str) -> tuple[int, int]:
 def _factors(world: RankingTask, device: str) -> list[torch.Tensor]:
     """Copy users and items to the device, before timing."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of read-only arrays, which are never written to
+        warnings.simplefilter("ignore")  # torch warns about read-only arrays, which are never written to
         return [torch.from_numpy(array).to(device) for array in (world.users_ud, world.items_id)]
 
 

@@ -7,10 +7,9 @@
 Systems take turns with one thread each. The log is generated, with planted factors and items with very
 unequal popularity. Each system fits it in its own process, round after round. Reading, building and
 compiling are not counted: this package's time is the difference between a long and a short fit. An SGD
-step is an epoch over all ratings, with
-biases and factors; this package shuffles them in each epoch, surprise goes through them user by user. A
-Gibbs step draws both sides. The table also has the RMSE on a held-out tenth, and the seconds this package
-needs for the library's RMSE.
+step is an epoch over all ratings, with biases and factors; this package shuffles them in each epoch,
+surprise goes through them user by user. A Gibbs step draws both sides. The table also has the RMSE on a
+held-out tenth, and the seconds this package needs for the library's RMSE.
 """
 
 from __future__ import annotations

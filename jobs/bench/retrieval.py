@@ -7,8 +7,8 @@
 Recall is the share of exact lists an index returns; speed is in queries a second. Each setting takes its
 turn beside the block's bare product (numpy, no lists), this package's exact lists, and a search in the
 same faiss file by hand, without exact scores. One thread works (set OMP_NUM_THREADS=1). Rates are per CPU
-second of this process: others may share the machine. Recall is
-measured at 10 and 100 against the exact lists, with no item left out.
+second of this process: others may share the machine. Recall is measured at 10 and 100 against the exact
+lists, with no item left out.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ TILE = 1 << 16
 DRAWN = 1 << 20
 """Vectors drawn at once."""
 SINGLE_QUERIES = 64
-"""Queries that are also searched one by one."""
+"""Queries also searched one by one."""
 BUILT = {"ivf": ("probes",), "hnsw": ("candidates",), "lsh": ("theta",), "flat": ()}
-"""Search settings: an index is built once for all of their values."""
+"""Search settings: an index is built once for all their values."""
 
 
 class World(NamedTuple):
@@ -102,7 +102,7 @@ def make_world(args: argparse.Namespace) -> World:
     def draw_vectors(rows: int, spread: float) -> Floats32:
         near_n = draw.integers(0, args.clusters, rows)
         vectors_nd = np.empty((rows, args.dims), np.float32)
-        for start in range(0, rows, DRAWN):  # the draws of one block of all rows
+        for start in range(0, rows, DRAWN):  # the draws one block with all rows would get
             near = centres[near_n[start : start + DRAWN]]
             vectors_nd[start : start + DRAWN] = near + spread * draw.normal(size=near.shape)
         return vectors_nd

@@ -4,9 +4,8 @@
     python jobs/bench/sequences.py --kind gru4rec
 
 Histories are drawn. Both ways fit the same model in turns, with the same steps: the plain loop cuts
-padded windows out of one array and
-has no checkpoints, no epochs, and nothing made ahead. It prints this process's CPU seconds, because other
-processes may share the machine, and the ratio of the medians.
+padded windows out of one array and has no checkpoints, no epochs, and nothing made ahead. It prints this
+process's CPU seconds, because other processes may share the machine, and the ratio of the medians.
 """
 
 from __future__ import annotations

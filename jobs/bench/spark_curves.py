@@ -1,11 +1,10 @@
 """Time learning curves on Spark, for `curves.py --spark`.
 
 They run beside the ranking of as many ready vectors. The curve starts from rows of the table `splits`:
-users and their rows cross one shuffle, and tasks fold
-in, rank and measure all prefixes and write rows of `curve_values`. The ready vectors start from Parquet
-files with one row for each prefix, with its vector and its item lists, so nothing is shuffled.
-Tasks rank up to the cut-off, measure, and write one value for each row. Both leave out means and
-intervals.
+users and their rows cross one shuffle, and tasks fold in, rank and measure all prefixes and write rows of
+`curve_values`. The ready vectors start from Parquet files with one row for each prefix, with its vector
+and its item lists, so nothing is shuffled. Tasks rank up to the cut-off, measure, and write one value for
+each row. Both leave out means and intervals.
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ class SparkWorld:
         """Return rows of `CURVE_USERS` from the split's rows."""
         rows = FrameRows(self.spark.read.parquet(str(self.folder / "splits.parquet")))
         parts = HeldOutUsers(("test", "valid"), HeldOut(of="users", test=0.9, valid=0.05), 42)
-        own = SharedRows(f"{self.source.rows.key}-ids", self.source.rows.files)  # arrays of their own
+        own = SharedRows(f"{self.source.rows.key}-ids", self.source.rows.files)  # their own arrays
         known = KnownItems(own, self.source.n_items)
         select = partial(curves.select_curve_users, known=known, held_out=parts, plan=self.plan)
         dealt = rows.deal(curves.LABELLED, partial(deal_users, tasks=self.tasks), self.tasks)

@@ -6,8 +6,7 @@
 FOLDER holds lists.parquet (user_id, item_id, score) and truth.parquet (user_id, item_id), all integers,
 with each list's rows together. The second pass in this process is counted; the first pass, starting a
 session and making a system's inputs (see each function) are not. Prints one line of JSON: seconds,
-values,
-version.
+values, version.
 """
 
 from __future__ import annotations

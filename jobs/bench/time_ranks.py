@@ -5,8 +5,8 @@
 
 FOLDER holds users.npy, items.npy (float32) and lists.npz (written by `jobs/bench/ranking.py`). Prints a
 JSON line per round: users, seconds, and the bare product's users a second; it takes turns with the system
-in one thread.
-Starting the session, a first pass (of MLlib: over some users) and making the inputs are not counted.
+in one thread. Starting the session, a first pass (of MLlib: over some users) and making the inputs are
+not counted.
 """
 
 from __future__ import annotations

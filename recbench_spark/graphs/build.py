@@ -77,7 +77,7 @@ Below it, a file with dense ids by number serves the build.
 """
 
 LOW_PLACES = 2
-"""Places at the start of this file for the least number (64 bits)."""
+"""Places at the file's start for the least number (64 bits)."""
 
 
 def default_block_count(edges: int, cores: int) -> int:
@@ -203,7 +203,10 @@ There is one object for each side whose numbers are close together.
 
 
 def _index_nodes(engine: Engine, graph: Graph) -> None:
-    """Write node hashes by dense id, and prefix indexes by side."""
+    """Write node hashes by dense id, and each prefix index.
+
+    Each side has an index.
+    """
     hashes = engine.parallelize(graph.blocks, len(graph.blocks)).map(partial(_place_hashes, graph=graph))
     publish_arrays(graph.folder, hashes.collect(), {"hashes": ((graph.nodes,), np.uint64)})
     remove_objects(graph.place(NODES))
@@ -434,6 +437,6 @@ def read_ids(graph: Graph, block: NodeBlock) -> pa.Array:
 
 
 def map_texts(graph: Graph, block: NodeBlock) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Map a block's id texts: offsets (rows + 1,) and bytes."""
+    """Map a block's texts: offsets (rows + 1,) and bytes."""
     ends, content = (map_part(graph.place(name), block.number) for name in (TEXT_ENDS, TEXT_BYTES))
     return ends, content

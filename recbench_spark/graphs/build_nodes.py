@@ -63,7 +63,7 @@ def build_nodes(
     """
     total = per_side * len(inputs.sides)
     readers = count_tasks(inputs.edges, engine.cores)
-    if all(inputs.numeric):  # few tasks, because each one sends the hash of a node at most once
+    if all(inputs.numeric):  # few tasks, because each one sends a node's hash at most once
         readers = min(readers, TASKS_A_CORE * engine.cores)
     read = partial(_partition_nodes, inputs=inputs, readers=readers, per_side=per_side)
     packed = engine.parallelize(range(readers), readers).mapPartitions(read)

@@ -101,4 +101,4 @@ def _is_no_number(text: pa.Scalar) -> bool:
 
 
 MISSING_NUMBERS = ("na", "n/a", "null", "none", "nan")
-"""Spellings of a missing number, in small letters."""
+"""Spellings for a missing number, in small letters."""

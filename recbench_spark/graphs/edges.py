@@ -53,7 +53,7 @@ Later rows with another type are refused.
 """
 
 BYTES_A_LINE = 16
-"""Bytes in a line of text, about."""
+"""Bytes in a text line, about."""
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ def look_at_text(path: str, columns: Sequence[str], wanted: Sequence[str]) -> tu
         raise DataError(f"{path} is empty", f"write one line per row: {','.join(columns)}")
     text = line[0].decode("utf-8", "replace").strip("\r\n")
     mark = next((one for one in ("\t", ",", ";", " ") if one in text), ",")
-    # Any number of blanks separates two columns. Other separators count one by one.
+    # Any number of blanks separates two columns; other separators count one by one.
     sep = BLANKS if mark == " " else mark
     cut = text.split() if mark == " " else cut_quoted(text, mark, path, None)
     fields = [(field or f"_c{n}").strip().strip('"') for n, field in enumerate(cut)]

@@ -23,13 +23,13 @@ from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.host_files import LIMIT_VARIABLE
 
 MAPPED_SHARE = 0.4
-"""Share of a host's memory that plan R may map."""
+"""Memory share plan R may map on a host."""
 
 MOST_RUNS = 200
 """Newest passes, to which rates are fitted."""
 
 FREE_SHARE = 0.8
-"""Share of the free memory that plan R may map.
+"""Share of free memory plan R may map.
 
 Pages that do not fit are read from the disk again for each edge.
 """

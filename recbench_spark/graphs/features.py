@@ -394,7 +394,7 @@ def _write_rows(
 
 
 def _find_repeated(local: Any, present: Any) -> int:
-    """Find the place of a repeated or present node, else -1."""
+    """Find a repeated or present node's place, else -1."""
     in_order = np.sort(local)
     again = np.append(in_order[1:][in_order[1:] == in_order[:-1]], local[present[local]])
     return int(again.max()) if len(again) else -1

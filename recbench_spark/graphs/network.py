@@ -126,7 +126,7 @@ def combine_probes(probes: Sequence[tuple[str, int, float]]) -> float | None:
 
 
 def _fetch_parts(number: int, features: str, tasks: int) -> tuple[str, int, float]:
-    """Read a task's share of objects, for a second at most."""
+    """Fetch a task's share of objects, at most a second."""
     array, size, begun = read_parts(features), 0, time.monotonic()
     for part in sorted(array.parts.values())[number::tasks]:
         place = part_place(features, part)

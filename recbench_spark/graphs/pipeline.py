@@ -42,7 +42,7 @@ from recbench_spark.storage.uris import is_remote, join_uri, relative_place
 def open_model_work(
     store: FileTables, prepared: PreparedGraphModel, journal: Journal
 ) -> Iterator[PreparedGraphModel]:
-    """Give a model a private work folder, then publish a note.
+    """Give a model a private folder, then publish its note.
 
     A killed run is continued: its committed blocks count and its files are used again. If another run
     computes the model, this one waits for it.
@@ -166,7 +166,7 @@ def _pass_key(step: Pass) -> tuple[int, str]:
 
 def _report_pass(journal: Journal, planned: PassEstimates, run: LayerRun) -> None:
     one = planned[run.layer, run.kind]
-    expected = one.seconds * run.nodes / max(one.size.nodes, 1)  # only for the nodes of this run
+    expected = one.seconds * run.nodes / max(one.size.nodes, 1)  # only for this run's nodes
     journal.say(
         f"layer {run.layer} {run.kind} ({run.aggregator}, plan {run.plan}): {run.nodes:,} nodes, "
         f"{run.edges / max(run.seconds, 1e-9):,.0f} edges/s, {format_bytes(run.shuffled)} shuffled, "

@@ -419,7 +419,7 @@ def _prepare_tasks(
     send, receive = (send_messages, aggregate_messages) if plan == "G" else (send_sums, aggregate_sums)
     sent = engine.parallelize(from_blocks, len(from_blocks)).mapPartitions(partial(send, work=work))
     shuffled = sent.partitionBy(len(work.destinations), int)
-    if hasattr(shuffled, "hold"):  # Spark keeps the files of RDDs itself
+    if hasattr(shuffled, "hold"):  # Spark keeps RDDs' files itself
         shuffled = stack.enter_context(shuffled.hold())
     return partial(_run_group, shuffled, partial(receive, work=work), work.destinations), projected
 

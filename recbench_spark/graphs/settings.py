@@ -21,7 +21,7 @@ LIST_COLUMNS = {"node": "node", "neighbours": "neighbours", "weights": "weights"
 
 
 class GraphSource(Strict):
-    """The source of a graph's edges, and how to read it.
+    """A graph's edges: where they are, how to read them.
 
     `edges` is a file or folder (CSV, Parquet) or a Delta table with one row per edge; messages go from
     `src` to `dst`, and both ways if `directed` is false. With two `sides` the graph is bipartite: src is
@@ -33,23 +33,23 @@ class GraphSource(Strict):
 
     edges: str
     format: Literal["csv", "parquet", "delta"] | None = None
-    """Format of the table; None: by the file's name."""
+    """Table format; None: by the file's name."""
     columns: dict[str, str] = Field(default_factory=dict)
     lists: bool = False
     directed: bool = True
     """Messages go from src to dst alone; false: both ways."""
     sides: Annotated[tuple[Name, ...], Field(min_length=1, max_length=2)] = ("node",)
-    """Names of the sides: one, or two for a bipartite graph."""
+    """Side names: one, or two for a bipartite graph."""
     weighted: bool = False
     """Edges have a column weight."""
     ids: Literal["auto", "numeric", "text"] = "auto"
     """Read ids as numbers or as text; auto looks at the column."""
     where: dict[str, str] = Field(default_factory=dict)
     partitions: dict[str, str] = Field(default_factory=dict)
-    """Values of partition columns to read from a Delta table."""
+    """Partition values to read from a Delta table."""
     nodes: dict[Name, str] = Field(default_factory=dict)
     node_column: str = "id"
-    """Name of the id column in the tables of `nodes`."""
+    """Id column in the tables of `nodes`."""
     duplicates: Literal["keep", "drop"] = "keep"
     """Keep an edge that stands twice as two, or drop the second one."""
     self_loops: Literal["keep", "drop"] = "keep"
@@ -57,7 +57,7 @@ class GraphSource(Strict):
     bad_rows: Literal["error", "drop"] = "error"
     """Rows without an id: stop with an error, or drop them."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Seed of the hashes of ids."""
+    """Seed for hashing ids."""
 
     @model_validator(mode="after")
     def _check_graph_source(self) -> GraphSource:
@@ -94,21 +94,21 @@ class Features(Strict):
     """Node features before the first layer.
 
     `path`: a table (id, vector) for the nodes on `side` (bipartite: the second one). Other kinds:
-    `degrees`
-    (the number of neighbours), `constant` (1), or `hashed` (`dims` numbers in [-1, 1) by id hash).
+    `degrees` (the number of neighbours), `constant` (1), or `hashed` (`dims` numbers in [-1, 1) by id
+    hash).
     """
 
     path: str | None = None
     side: Name | None = None
-    """Side of the nodes in the table; bipartite: the second one by default."""
+    """Side whose nodes are in the table; bipartite: the second one by default."""
     id_column: str = "id"
     """Name of the id column."""
     kind: Literal["table", "degrees", "constant", "hashed"] = "degrees"
-    """Source of the features: a table, degrees, a constant, or hashes of ids."""
+    """Source of the features: a table, degrees, a constant, or id hashes."""
     dims: Width = 64
     """Numbers per node, for `hashed`."""
     missing: Literal["error", "zero"] = "error"
-    """Nodes that the table lacks: stop with an error, or use zeros."""
+    """Nodes missing in the table: stop with an error, or use zeros."""
 
     @model_validator(mode="after")
     def _check_feature_path(self) -> Features:
@@ -121,7 +121,7 @@ class LayerSettings(Strict):
     """One layer's settings (see `graphs.kernels.layers`)."""
 
     form: Literal["convolve", "sage"] = "sage"
-    """Layer of PinSage (convolve) or of GraphSAGE (sage)."""
+    """PinSage's layer (convolve) or GraphSAGE's (sage)."""
     aggregator: Aggregator = "mean"
     """Function that pools the neighbours' vectors."""
     width: Width = 64
@@ -129,7 +129,7 @@ class LayerSettings(Strict):
     hidden: Width | None = None
     """Numbers per neighbour before pooling; None: the width."""
     join: Literal["concat", "add"] = "concat"
-    """Join of a node's own vector and the pooled one: side by side, or their sum."""
+    """Join with a node's own vector: side by side, or their sum."""
     activation: Literal["relu", "none"] = "relu"
     """Function after the layer."""
     normalise: bool = True
@@ -168,25 +168,25 @@ class GraphLayers(Strict):
     """
 
     features: Features = Features()
-    """Features of nodes before the first layer."""
+    """Node features before the first layer."""
     layers: Annotated[tuple[LayerSettings, ...], Field(min_length=1)] = (LayerSettings(), LayerSettings())
     """Layers, the first one first."""
     final: tuple[Width, ...] = ()
-    """Widths of the dense layers at the end."""
+    """Widths of the final dense layers."""
     mode: Literal["projected", "bipartite"] = "projected"
-    """`projected` pools over neighbours; `bipartite` over neighbours of neighbours."""
+    """`projected` pools over neighbours; `bipartite` over their neighbours."""
     weights: str | None = None
     """File with the layers' weights; None: random ones by `seed`."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 42
-    """Seed of random weights."""
+    """Seed for random weights."""
     wire: Literal["float16", "float32"] = "float32"
-    """Type of numbers that travel between tasks."""
+    """Number type between tasks."""
     plan: Literal["auto", "G", "R", "S"] = "auto"
     """Plan by which tasks share the work; no number depends on it."""
     blocks: Annotated[int, Field(ge=1, le=65536)] | None = None
-    """Blocks of nodes; None: chosen from the size."""
+    """Node blocks; None: chosen from the size."""
     groups: Annotated[int, Field(ge=1)] | None = None
-    """Groups of blocks to compute in turn; None: chosen from the size."""
+    """Block groups to compute in turn; None: chosen from the size."""
     batch: Annotated[int, Field(ge=1)] = 4096
     """Nodes a task computes together."""
 
@@ -216,7 +216,7 @@ class GraphModel(GraphLayers):
     """A model with its graph, as `jobs/embed.py` embeds it."""
 
     name: Name = "graph"
-    """Name of the embeddings."""
+    """Name for the embeddings."""
     graph: GraphSource
     """Source of the edges."""
     output: Literal["embeddings", "vectors"] = "embeddings"
@@ -259,14 +259,14 @@ class NeighbourhoodSettings(Strict):
     hops: Annotated[int, Field(ge=1, le=1 << 10)] = 5
     """Hops in a walk."""
     restart: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    """Chance that a walk returns to its start after a hop."""
+    """Chance to return to the start after a hop."""
     top: Annotated[int, Field(ge=1, le=1 << 12)] = 50
     """Nodes in a neighbourhood."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 42
-    """Seed of the walks."""
+    """Seed for the walks."""
     way: Literal["auto", "local", "join"] = "auto"
     blocks: Annotated[int, Field(ge=1, le=65536)] | None = None
-    """Blocks of nodes; None: chosen from the size."""
+    """Node blocks; None: chosen from the size."""
 
     @model_validator(mode="after")
     def _check_walks(self) -> NeighbourhoodSettings:

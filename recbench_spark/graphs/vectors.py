@@ -126,7 +126,10 @@ Files from older versions have none, and are read unchecked.
 
 
 class RowsDigest:
-    """A digest over a file's rows and place, whatever the batches."""
+    """A digest over a file's rows and place, without batches.
+
+    Any batches with the same rows give the same digest.
+    """
 
     def __init__(self, file: str) -> None:
         *_, model, part, name = file.split("/")

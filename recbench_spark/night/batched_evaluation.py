@@ -49,9 +49,9 @@ Tasks write there.
 
 MAX_MODELS = 64
 MAX_ITEM_BYTES = 16 << 30
-"""Most models in one pass, and most bytes of their item files.
+"""Most models in one pass, and most bytes in their item files.
 
-Each host keeps all of these files on its disk. A worker maps four at a time and reads one.
+Each host keeps all these files on its disk. A worker maps four at a time and reads one.
 """
 
 
@@ -135,7 +135,7 @@ def group_models(models: Sequence[RankableModel], most: int) -> Iterator[list[Ra
 
 @dataclass(frozen=True)
 class PassResult:
-    """A model's result and seconds in a pass, or its error."""
+    """A model's result and seconds in a pass, or error."""
 
     result: BatchedResult | None
     seconds: float

@@ -143,7 +143,7 @@ def _check_parts(benchmark: Benchmark) -> None:
             raise ConfigError(
                 f"evaluation.parts: the split does not hold out '{part}'", nearest(part, known)
             )
-    if not dataset.is_table:  # the log of a table may name the parts of its rows
+    if not dataset.is_table:  # a table's log may name its rows' parts
         require_parts(benchmark, READER_PARTS.get(dataset.reader, ()))
 
 

@@ -21,7 +21,7 @@ from recbench_spark.schemas import RUNS
 from recbench_spark.storage.file_tables import FileTables
 
 STANDALONE = ("ids", "rankings", "metrics", "sampled", "values", "pairs", "exposure")
-"""Code parts that evaluations without a night can use."""
+"""Code parts for evaluations without a night."""
 
 
 def split_revisions(dataset: Dataset) -> dict[str, int]:

@@ -196,7 +196,7 @@ def list_runs(night: BenchmarkNight) -> VisibleRuns:
     number_counts = count_matching_numbers(night)
     candidates: dict[tuple[str, date], list[tuple[int, str, str]]] = {}
     for row in sort_by_age(night.store.rows(RUNS, filters, names)):
-        # Tonight's runs must be on this split; others of the same night come from older code or settings.
+        # Tonight's runs must be on this split; others on the same night come from older code or settings.
         tonight = row["logical_date"] == night.logical_date and row["split_id"] == night.split_id
         in_time = tonight or row["logical_date"] < night.logical_date
         same_dataset = row["dataset"] == night.benchmark.dataset.name

@@ -15,7 +15,7 @@ SMALL_ROWS = 1_000_000
 SMALL_BYTES = 32 << 20
 """Largest small night: rows of a generated log, or input bytes.
 
-The bytes are those of all files that are read (log, models and others).
+The bytes count all input files (log, models and others).
 """
 
 

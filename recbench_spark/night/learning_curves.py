@@ -40,7 +40,7 @@ CURVE_TABLES: tuple[tuple[Table, pa.Schema, Measurement], ...] = (
     (CURVE_VALUES, CURVE_ROWS, measure_users),
     (CURVE_RANKINGS, CURVE_RANKED, rank_users),
 )
-"""User tables, each with the function that makes its rows.
+"""User tables, each with the function for its rows.
 
 Ranks are made once more, since few files ask for them.
 """

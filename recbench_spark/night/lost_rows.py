@@ -41,7 +41,7 @@ RUN_TABLES = (METRICS, CHECKS, LEARNING_CURVES, RETRIEVAL_RUNS)
 """Run tables without partitions."""
 
 WHOLE_TABLES = (RUNS, MANIFESTS, *RUN_TABLES, COMPARISONS, PARADOXES, FLIPS, CHANGES, CURVE_CROSSINGS)
-"""Tables without partitions that a night reads."""
+"""Unpartitioned tables every night reads."""
 
 ALWAYS = (METRICS.name, MANIFESTS.name, SPLITS.name, ITEMS.name, USER_BLOCKS.name)
 """Tables every night has."""

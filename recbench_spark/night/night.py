@@ -224,7 +224,7 @@ def list_missing_models(night: BenchmarkNight, attempts: Mapping[str, int]) -> l
 
 
 AGE_COLUMNS = ("finished_at", "attempt", "run_id")
-"""Columns that order several attempts by age."""
+"""Columns to order several attempts by age."""
 
 
 def sort_by_age(runs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

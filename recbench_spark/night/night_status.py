@@ -86,8 +86,7 @@ def hash_following(store: FileTables, benchmark: Benchmark, day: date) -> str:
     """Hash everything that follows from a night's runs.
 
     This decides if comparisons, changes and report are up to date. The hash covers the suite's succeeded
-    runs until this night, the row counts in `FOLLOWING_TABLES`, and
-    all settings but those of models.
+    runs until this night, the row counts in `FOLLOWING_TABLES`, and all settings but those of models.
     """
     suite_filters = [("suite", "=", benchmark.name)]
     runs = store.rows(RUNS, [*suite_filters, ("status", "=", "succeeded")], ["run_id", "logical_date"])

@@ -56,7 +56,7 @@ def find_paradoxes(night: BenchmarkNight, journal: Journal) -> list[Addition]:
         counts["flips"] = len(verdicts)
         measure = paradoxes.disagreement_measure(make_plan(night, settings, runs))
         pairs = reduce_rows({"pairs": measure}, *opened).get("pairs", PARADOXES.arrow_schema.empty_table())
-    # Rows of `paradoxes` are written last: they mark the analysis as complete.
+    # Rows in `paradoxes` are written last: they mark the analysis as complete.
     return [
         Addition(table, name, add_facts(rows, _common_columns(night, name), table), named_by="paradox_id")
         for rows, table in ((verdicts, FLIPS), (pairs, PARADOXES))

@@ -109,7 +109,7 @@ def read_latest(ask: Ask, benchmark: Benchmark, logical_date: date) -> pd.DataFr
             f"SELECT * FROM ({view_until(logical_date)}) AS known WHERE suite = '{benchmark.name}'"
         )
     if len(latest):
-        # Datasets that no longer run, or have another name now, do not belong to this night.
+        # Datasets no longer run, or renamed by now, do not belong to this night.
         last = latest.groupby("dataset", dropna=False).logical_date.transform("max")
         latest = latest[last == latest.logical_date.max()]
     return latest

@@ -141,7 +141,7 @@ def list_changed_inputs(before: Mapping[str, Any], after: Mapping[str, Any]) -> 
 
 
 def list_changed_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """List a model's changed settings, as `name from a to b`."""
+    """List changed model settings, as `name from a to b`."""
     settings, others = (
         dict(_flatten(json.loads(run.get("config_json") or "{}").get("model", {})))
         for run in (after, before)

@@ -47,7 +47,7 @@ class FileRecord(BaseModel):
 
 
 class MetricRecord(FileRecord):
-    """One number over all users of a part, with its interval."""
+    """One number over a part's users, with its interval."""
 
     model: str
     run_id: str
@@ -109,7 +109,7 @@ class RunRecord(FileRecord):
 
 
 class NightStateRecord(FileRecord):
-    """`results/night-SUITE-DATE.json` while a night runs, and where it ended before its models did."""
+    """`results/night-SUITE-DATE.json` while a night runs, or after it broke off."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["night"] = "night"

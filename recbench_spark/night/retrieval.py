@@ -69,7 +69,7 @@ BATCH_ROWS = pa.schema(
 UNIT = 2**32
 """Recall is added as whole numbers, so neither batches nor partitions change a bit."""
 ONCE = ("build_seconds", "bytes", "items", "cut_items")
-"""Facts about an index that each batch repeats."""
+"""Facts about an index, repeated in each batch."""
 
 
 USER_NAMES = ("user_id", "part", "user_key", "masked")

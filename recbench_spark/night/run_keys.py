@@ -46,7 +46,7 @@ def hash_split(identify: InputIdentifier, benchmark: Benchmark) -> tuple[str, di
             inputs[f"slice {cut.key}"] = identify(cut.path)
     settings = dataset.model_dump(exclude={"name", "path", "world"})
     settings["world"] = world_settings(dataset)
-    # The content of a slice's table is among the inputs, so a copy at another path is the same slice.
+    # A slice's content is among the inputs, so a copy at another path is the same slice.
     slices = [{**cut.model_dump(), "path": None} for cut in benchmark.evaluation.slices]
     split = benchmark.split.model_dump(exclude={"anchor"})
     return digest(

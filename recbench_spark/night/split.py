@@ -58,7 +58,7 @@ A log or a protocol holds them out.
 
 
 BLOCK_COLUMNS = tuple(name for name in USER_BLOCKS.names if name != "split_id")
-"""User block columns that tasks write."""
+"""User block columns written by tasks."""
 
 DROPPED_FACT = "dropped"
 """Manifest fact: how often retention removed splits with this hash."""
@@ -315,7 +315,7 @@ def write_labelled(
     try:
         if plain is not None:
             return label(plain)
-    except Exception as error:  # of Spark's error the text names the worker's
+    except Exception as error:  # the text of Spark's error names the worker's
         if FallbackToSpark.__name__ not in f"{type(error).__name__} {error}":
             raise
     return label(open_any_log(store, dataset, placed=split.holdout == "consecutive"))

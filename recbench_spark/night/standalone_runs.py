@@ -42,7 +42,7 @@ def publish_standalone(store: FileTables, result: Result, run: dict[str, Any]) -
     store.create(*(table for _, table in frames))
     commit_together(store, *(Addition(table, rows=_add_run_id(rows, run_id)) for rows, table in frames))
     row = _standalone_row(run, result.truth, result.checks, (run["model_kind"],))
-    require_unchanged()  # inputs may be read during the writes; the row of `runs` makes them visible
+    require_unchanged()  # inputs may be read during the writes; the row in `runs` makes them visible
     runs = Addition(RUNS, rows=[make_run_row(row, run_id, run["started_at"])])
     commit(store, add_checks(run_id, checks), runs)
     store.end_runs()
@@ -113,7 +113,7 @@ def _replay_row(run: dict[str, Any], model: str, checks: Sequence[Check]) -> dic
 
 
 def _add_run_id(rows: Any, run_id: str) -> Any:
-    if hasattr(rows, "withColumn"):  # a frame of Spark
+    if hasattr(rows, "withColumn"):  # a Spark frame
         from pyspark.sql import functions as F  # noqa: PLC0415
 
         return rows.withColumn("run_id", F.lit(run_id))

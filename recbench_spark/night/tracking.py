@@ -42,7 +42,7 @@ def log_night(
     try:
         runs = read_tracked_runs(read, run_ids, benchmark.evaluation.k)
         logged = log_runs(uri, benchmark.name, runs)
-    # No error of a tracking server or its client may fail a night that is complete.
+    # No error of a tracking server or its client may fail a complete night.
     except Exception as error:
         journal.say(f"warning: cannot log to MLflow at {uri}: {type(error).__name__}: {error}")
         return False

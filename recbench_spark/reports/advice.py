@@ -73,7 +73,7 @@ def _read_reader(config: str) -> str:
     try:
         settings = json.loads(config)
     except json.JSONDecodeError:
-        return ""  # a run of another system may describe itself in words
+        return ""  # another system's run may describe itself in words
     dataset = settings.get("dataset") if isinstance(settings, dict) else None
     return str(dataset.get("reader")) if isinstance(dataset, dict) else ""
 

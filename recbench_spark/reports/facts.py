@@ -80,8 +80,7 @@ class LeaderboardRow:
 
     `others` follow the board's `others`, None where not measured. `training_rows`: training items in its
     lists, which other models cannot recommend. `tests`: p of the night's paired tests, by Holm, by other
-    model.
-    `trend`: its last nights, None on its first one. `fell`: it regressed on this part.
+    model. `trend`: its last nights, None on its first one. `fell`: it regressed on this part.
     """
 
     position: int

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 VISIBLE_P = 0.05
-"""Largest p by Holm in a paired test that tells two models apart."""
+"""Largest p by Holm to tell two models apart in a paired test."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ FRACTIONS = (
     (1 / 10, "a tenth"), (1 / 5, "a fifth"), (1 / 4, "a quarter"), (1 / 3, "a third"), (1 / 2, "half"),
     (2 / 3, "two thirds"), (3 / 4, "three quarters"), (4 / 5, "four fifths"), (9 / 10, "nine tenths"),
 )  # fmt: skip
-"""Shares that have a name."""
+"""Shares with a name."""
 
 NEAR = 0.01
 """Largest distance to use a named share; else the per cent stand."""

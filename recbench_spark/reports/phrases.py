@@ -17,7 +17,7 @@ from recbench_spark.reports.facts import (
 from recbench_spark.reports.night_facts import VISIBLE_P
 
 ANY = "*"
-"""Any other value of an axis that takes a number.
+"""Any other value on an axis with numbers.
 
 The value replaces the braces.
 """

@@ -157,11 +157,11 @@ def collect_nightly_entries(
         ),
         key=itemgetter("run_id"),
     )
-    rows = list({row["model"]: row for row in measured}.values())  # the last one of two splits of a night
+    rows = list({row["model"]: row for row in measured}.values())  # the last one, if a night has two splits
     if not rows:
         message = f"no night of {benchmark.name} in {store.root} has measured {benchmark.headline}"
         raise MissingError(message, "run jobs/nightly.py with the same file first")
-    # Older code scored bundles with lists in the benchmark's own suite: these are no models of the file.
+    # Older code scored bundles with lists in the benchmark's own suite: these are no models in the file.
     names = {model.name for model in benchmark.models}
     rows = [row for row in rows if row["model"] in names or row["model_kind"] != "lists"]
     settings = read_run_settings(store.rows, [row["run_id"] for row in rows])

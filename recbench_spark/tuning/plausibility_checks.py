@@ -43,9 +43,9 @@ from recbench_spark.tuning.decisions import is_counted, read_latest_decisions
 from recbench_spark.tuning.folds import FoldedLog, open_rows
 
 PAIR_COLUMNS = ("user_id", "prediction", "outcome", "part", "place")
-"""Columns of a held-out row and its prediction.
+"""Columns for a held-out row and its prediction.
 
-`place`: number of the held-out row in its task.
+`place`: the held-out row's number in its task.
 """
 
 PREDICTED = ("prediction", "outcome", "part")
@@ -53,7 +53,7 @@ PREDICTED = ("prediction", "outcome", "part")
 Moments = npt.NDArray[np.float64]
 
 MAX_SCALE_VALUES = 100
-"""Most different ratings that count as steps of a scale."""
+"""Most different ratings on a stepped scale."""
 
 NEAR = 0.1
 """Share of a step: see `RatingHits`."""

@@ -50,7 +50,7 @@ def sum_parts(tables: Iterable[pa.Table]) -> dict[str, Sums]:
 def count_pairs(tables: Iterable[pa.Table]) -> Any:
     """Count held-out rows, predicted ones, and their predictions."""
     counts, before = np.zeros(3, np.int64), -1
-    for table in tables:  # in the order of the places
+    for table in tables:  # in place order
         place = table.column("place").to_numpy()
         predicted = table.column("prediction").is_valid().to_numpy()
         new = np.diff(place, prepend=before) != 0

@@ -308,7 +308,7 @@ def _trial_row(search: SearchSettings, trials: Trials, planned: PlannedTrial, ou
 
 
 TRIAL_KEYS = ("trial_id", "status", "credited_log_id")
-"""Columns that identify a trial; rows from an old version lack the last one."""
+"""Columns to identify a trial; rows from an old version lack the last one."""
 
 
 def read_searches(read: RowReader, log_id: str) -> dict[str, SearchResult]:

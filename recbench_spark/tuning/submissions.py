@@ -64,7 +64,7 @@ FACTS_FILE = "bundle.json"
 ROW_FILES = {"predictions": "predictions.parquet", "rankings": "lists.parquet"}
 CONTENT_SEED = 0
 MAX_SUITE_PREFIX = 56
-"""Longest part of a benchmark's name in its bundles' suite.
+"""Longest prefix of a benchmark's name in its bundles' suite.
 
 A name has at most 64 letters.
 """
@@ -261,7 +261,7 @@ def score_bundle(
         scored = _score_rankings(store, benchmark, bundle, folder, rank)
     else:
         scored = _score_predictions(store, benchmark, log, bundle, path)
-    # In format 1 the year is that of the first scoring, so the bundle keeps its row in later years.
+    # In format 1 the year is the first scoring's, so the bundle keeps its row in later years.
     entry = scored.entry if earlier is None else replace(scored.entry, year=earlier.year)
     for note in (notes := [*notes, *scored.notes]):
         report(note)

@@ -46,13 +46,13 @@ from recbench_spark.tuning.fold_fits import FitPlanner, ValidationDraw, run_plan
 from recbench_spark.tuning.search import PlannedTrial, Row, TrialOutcome
 
 DAY = date(1970, 1, 1)
-"""Date of the night for all trials.
+"""Night date for all trials.
 
 The log names a search's data, not the day.
 """
 
 COLUMNS = ("user_id", "item_id", "rating")
-"""Columns of the training log.
+"""Columns in the training log.
 
 Times are added where the split or a model uses them.
 """

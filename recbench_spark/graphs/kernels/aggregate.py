@@ -37,8 +37,7 @@ from recbench_spark.graphs.kernels.simd import (
 SEGMENT = 2048
 """Edges in a segment: a hub's segments are summed one by one.
 
-So the rounding error grows with this number and with the number of segments, not with all edges of the
-hub.
+So the rounding error grows with this number and with the number of segments, not with all its edges.
 """
 
 Vectors = npt.NDArray[Any]
@@ -123,7 +122,7 @@ def finish_sums(
         return acc
     if kind == "gcn":
         assert own is not None
-        with np.errstate(over="ignore", invalid="ignore"):  # checked by the user of the sums
+        with np.errstate(over="ignore", invalid="ignore"):  # checked where the sums are used
             acc += own.astype(np.float32)
         counts = counts + 1
     divisor = (weights if kind == "importance" else counts).astype(np.float32)

@@ -96,10 +96,7 @@ def _unhash_numbers(hash_r: Hashes, seed: np.uint64) -> Hashes:
 
 @compile_kernel
 def _undo_shift(x: np.uint64, bits: int) -> np.uint64:
-    """Undo a shift: find y with y ^ (y >> bits) = x.
-
-    `bits` must be above 21.
-    """
+    """Undo `y ^ (y >> bits)`, for bits above 21."""
     return x ^ (x >> np.uint64(bits)) ^ (x >> np.uint64(2 * bits))
 
 

@@ -30,7 +30,10 @@ FLOAT, HALF, I16, I32, I64 = ir.FloatType(), ir.HalfType(), ir.IntType(16), ir.I
 
 @intrinsic
 def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
-    """Return a b + c, rounded once, on every machine (float32)."""
+    """Return a b + c in float32, rounded once everywhere.
+
+    "Everywhere" means on every machine.
+    """
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.fma(*arguments)
@@ -97,7 +100,9 @@ def _as_stored(x: Any, like: Any) -> Any:
 
 
 def _make_row_kernel(kind: str, vectors: int) -> Any:
-    """Make an intrinsic: aggregate edges a to b into a row.
+    """Make an intrinsic to sum or maximise rows over edges.
+
+    It aggregates edges a to b into one row.
 
     Its arguments are (out, at, x, column, d, src, w, a, b).
     """
