@@ -273,7 +273,7 @@ def _is_needed(steps: Sequence[Pending], number: int) -> bool:
 
 
 def _restore_blocks(engine: Engine, graph: Graph, todo: Pending) -> list[ArrayPart]:
-    """Let tasks write a pass's committed vectors to its output."""
+    """Let tasks rewrite a pass's committed vectors to its output."""
     step, by_number = todo.step, {block.number: block for block in graph.blocks}
     files = [(by_number[number], file) for number, file in sorted(todo.files.items())]
     if step.out is None or not files:

@@ -93,9 +93,9 @@ class GraphSource(Strict):
 class Features(Strict):
     """Node features before the first layer.
 
-    `path`: a table (id, vector) for the nodes on `side` (bipartite: the second one). Other kinds:
-    `degrees` (the number of neighbours), `constant` (1), or `hashed` (`dims` numbers in [-1, 1) by id
-    hash).
+    `path`: a table (id, vector) for the nodes on `side` (bipartite: the second one). `kind`: without a
+    table, `degrees` (the number of neighbours), `constant` (1), or `hashed` (`dims` numbers in [-1, 1) by
+    id hash).
     """
 
     path: str | None = None

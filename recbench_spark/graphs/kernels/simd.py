@@ -30,10 +30,7 @@ FLOAT, HALF, I16, I32, I64 = ir.FloatType(), ir.HalfType(), ir.IntType(16), ir.I
 
 @intrinsic
 def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
-    """Return a b + c in float32, rounded once everywhere.
-
-    "Everywhere" means on every machine.
-    """
+    """Return a b + c (float32), rounded once, on every machine."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.fma(*arguments)
