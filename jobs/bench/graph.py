@@ -147,7 +147,7 @@ FIT_SIZES = (1_000_000, 3_000_000, 10_000_000, 30_000_000)
 def check_forecasts(
     spark: SparkSession, folder: Path, edges: int, plans: list[str], rounds: int, *, wire: str
 ) -> list[dict[str, Any]]:
-    """Fit the cost model to small runs; predict a large.
+    """Fit the cost model, and predict a large run.
 
     The large run is measured too.
     """

@@ -126,7 +126,7 @@ Files from older versions have none, and are read unchecked.
 
 
 class RowsDigest:
-    """A digest over a file's rows and place, without batches.
+    """A digest over a file's rows and place.
 
     Any batches with the same rows give the same digest.
     """

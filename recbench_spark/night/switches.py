@@ -113,7 +113,7 @@ def _find_runs(night: BenchmarkNight, model: SwitchModel) -> dict[str, str]:
 
 
 def choose_switch(night: BenchmarkNight, model: SwitchModel, runs: dict[str, str]) -> SwitchChoice:
-    """Return the file's switch, or the best valid one.
+    """Return the file's switch, or the best on validation users.
 
     The best one has the largest mean on part `valid`.
 

@@ -264,7 +264,7 @@ def describe_failed_attempts(runs: Sequence[RunFacts]) -> tuple[str, ...]:
 
 
 def find_failed(runs: Sequence[RunFacts]) -> tuple[list[str], list[str]]:
-    """Return failed models, without figures and with old ones."""
+    """Separate failed models without figures from those with old ones."""
     succeeded = {(run.model, run.dataset) for run in runs if run.status == "succeeded"}
     failed = {(run.model, run.dataset) for run in runs if run.status == "failed"}
     return sorted({model for model, _ in failed - succeeded}), sorted({m for m, _ in failed & succeeded})

@@ -96,7 +96,7 @@ class LeaderboardRow:
     tests: Mapping[str, float] = field(default_factory=dict)
 
     def is_open(self, other: LeaderboardRow) -> bool | None:
-        """Judge if the order is chance: by test, else intervals."""
+        """Tell if an order may be chance: test, else intervals."""
         if other.model in self.tests:
             return self.tests[other.model] >= VISIBLE_P
         return self.estimate.overlaps(other.estimate)
@@ -126,7 +126,7 @@ class Leaderboard:
 
     @property
     def reference(self) -> LeaderboardRow:
-        """The best model but the truth; alone, the truth."""
+        """The best model except the truth, or the truth alone."""
         return next((row for row in self.rows if row.model_kind != "truth"), self.rows[0])
 
 

@@ -46,7 +46,7 @@ def make_learning_curves(
 
 
 def _make_curve(rows: list[dict[str, Any]], models: dict[str, str]) -> CurveFacts:
-    """Make one line for each model, without valueless points."""
+    """Make one line for each model, skipping points without value."""
     points: dict[str, dict[int, MetricEstimate]] = {}
     counts: dict[int, int] = {}
     for row in rows:

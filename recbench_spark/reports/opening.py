@@ -1,6 +1,6 @@
-"""Tell on the first screen what happened and can ship.
+"""Sum up what happened, and which models can be shipped.
 
-To ship a model means to deploy it.
+A report shows this on its first screen. To ship a model means to deploy it.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ def _clip(rows: pa.Table, scale: Scale) -> pa.Table:
 def find_rating_doubts(
     store: FileTables, benchmark: Benchmark, log: FoldedLog, pairs: Rows, part: str | None
 ) -> list[str]:
-    """Describe predictions better than the noise allows.
+    """Describe doubts about predictions better than the noise allows.
 
     There is nothing for plausible ones.
 
@@ -240,7 +240,7 @@ def _sum_hits(
 
 
 def find_ranking_doubts(store: FileTables, benchmark: Benchmark, entry: Entry, error: float) -> list[str]:
-    """Describe a headline better than the noise allows.
+    """Describe doubts about a headline better than noise allows.
 
     There is nothing for a plausible one. A metric without a best possible value is not judged. `error`:
     standard error over users.

@@ -137,9 +137,9 @@ def fit_rates(runs: Sequence[tuple[Amounts, float, int]]) -> Rates:
 
 
 def expected_copies(blocks: int, degree: float) -> float:
-    """Expect how many blocks need a vector.
+    """Return the expected number of blocks that need a vector.
 
-    The number is P (1 - (1 - 1/P)^degree), since edges go to blocks by hash.
+    It is P (1 - (1 - 1/P)^degree), since edges go to blocks by hash.
     """
     return float(blocks * (1 - (1 - 1 / blocks) ** degree))
 

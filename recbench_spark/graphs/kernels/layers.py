@@ -137,7 +137,7 @@ PYG_PAGE = "docs/how_to/embed_a_pyg_model.md"
 
 
 def _count_entries(names: Iterable[str], key: str) -> int:
-    """Count the layers in a settings list with weights."""
+    """Count a settings list's entries that have weights."""
     numbers = [name.split(".")[1] for name in names if name.startswith(f"{key}.")]
     return 1 + max((int(number) for number in numbers if number.isdigit()), default=-1)
 
