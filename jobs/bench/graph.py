@@ -147,9 +147,9 @@ FIT_SIZES = (1_000_000, 3_000_000, 10_000_000, 30_000_000)
 def check_forecasts(
     spark: SparkSession, folder: Path, edges: int, plans: list[str], rounds: int, *, wire: str
 ) -> list[dict[str, Any]]:
-    """Fit the cost model, and predict a large run.
+    """Fit the cost model to small runs, and predict one.
 
-    The large run is measured too.
+    The predicted run is large, and is measured too.
     """
     probe, cores = Probe(), spark.sparkContext.defaultParallelism
     runs = []
