@@ -1,14 +1,14 @@
-"""Measure one call that computes metrics of a small catalogue, in turns with WarpRec's metric code.
+"""Time one metric call on a small catalogue, beside WarpRec.
 
     python jobs/bench/call.py                            9 warm calls of each system in turns; half a minute
     python jobs/bench/call.py --systems lists,vectors    without WarpRec
 
-The size is that of MovieLens 1M: 6,040 users, 3,706 items, 17 held-out items, six metrics, three cut-offs.
-`lists` gives this package lists of 50 items, `vectors` the vectors of users and items, so that it also
+The size is MovieLens 1M's: 6,040 users, 3,706 items, 17 held-out items, six metrics, three cut-offs.
+`lists` gives this package lists with 50 items, `vectors` the vectors for users and items, so it also
 computes the 22 million scores and the exact ranks of all held-out items; both give intervals. `warprec`
-(in its environment, see `tools/library_envs.sh`) gets the matrix of scores, which is made before. Each
-system has a process of its own with one thread. The job prints medians, and the CPU seconds of imports and
-of the first call.
+(in its environment, see `tools/library_envs.sh`) gets the score matrix, which is made before. Each system
+has its own process with one thread. The job prints medians, and the CPU seconds of imports and first
+call.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from recbench_spark.errors import OK, DataError
 USERS, ITEMS, HELD_OUT, DIMS, KS = 6040, 3706, 17, 32, (5, 10, 20)
 SYSTEMS = ("lists", "vectors", "warprec")
 SAME = 1e-6
-"""Largest difference of a value: WarpRec computes in single precision."""
+"""Largest difference in a value: WarpRec computes in single precision."""
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--rounds", type=cli.parse_count, default=9)
     flags.add_argument("--systems", default=",".join(SYSTEMS), help="separated by commas")
@@ -49,7 +49,10 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Start the systems, call them in turns, compare their values, print medians."""
+    """Call the systems in turns, and compare their values.
+
+    Medians are printed.
+    """
     with tempfile.TemporaryDirectory(prefix="call-") as folder:
         make_inputs(Path(folder), args.users)
         systems = {name: SystemProcess(name, folder) for name in args.systems.split(",")}
@@ -80,7 +83,7 @@ def make_inputs(folder: Path, users: int) -> None:
 
 
 class SystemProcess:
-    """A process that calls one system whenever it is asked to."""
+    """A process that calls one system on demand."""
 
     def __init__(self, name: str, folder: str) -> None:
         """Start the process and wait for its imports."""
@@ -99,7 +102,7 @@ class SystemProcess:
         self.imports = float(self._read()["cpu"])
 
     def call(self) -> dict[str, Any]:
-        """Return wall and CPU seconds and the values of one call."""
+        """Call once: wall seconds, CPU seconds and values."""
         stdin = cast(IO[str], self.process.stdin)
         stdin.write("\n")
         stdin.flush()
@@ -119,7 +122,9 @@ class SystemProcess:
 
 
 def check_values(calls: dict[str, dict[str, Any]]) -> None:
-    """Check that all systems give the same values: with grades of 1, their gains of NDCG agree.
+    """Check that all systems give the same values.
+
+    With grades of 1, their NDCG gains agree.
 
     Raises:
         DataError: a value differs.

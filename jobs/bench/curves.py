@@ -1,13 +1,14 @@
-"""Time learning curves beside the ranking of ready vectors, in one process and one thread, or on Spark.
+"""Time learning curves beside the ranking of ready vectors.
 
     python jobs/bench/curves.py                                      2,000 users x 20 points x 20,000 items
     python jobs/bench/curves.py --spark --users 100000 --rounds 1    through Spark, from stored rows
 
-Item vectors and histories are drawn; each user has 40 rows. For each kind of fold-in the bench takes turns
-between (1) the ranks, up to 50, of vectors that are ready, and their NDCG@50, and (2) the whole curve: the
-lists of all prefixes, their vectors, the same ranks and values. It prints the CPU seconds of this process,
-because other processes may share the machine, and the ratio of the medians. With `--spark` both ways run
-through Spark on all cores (`spark_curves.py`), and the memory of workers and driver is printed too.
+Without `--spark` one process works in one thread. Item vectors and histories are drawn; each user has 40
+rows. For each kind of fold-in the bench takes turns between (1) the ranks, up to 50, of ready vectors,
+and their NDCG@50, and (2) the whole curve: the lists for all prefixes, their vectors, the same ranks and
+values. It prints this process's CPU seconds, because other processes may share the machine, and the ratio
+of the medians. With `--spark` both ways run through Spark on all cores (`spark_curves.py`), and the
+memory of workers and driver is printed too.
 """
 
 from __future__ import annotations
@@ -40,11 +41,11 @@ from recbench_spark.ranking.kernels.scorers import DotScorer, UserBlock, count_r
 from recbench_spark.splits.kernels.prefixes import PrefixRule, make_prefixes
 
 ROWS, K = 40, 50
-"""Rows of a user, and the cut-off."""
+"""A user's rows, and the cut-off."""
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--users", type=cli.parse_count, default=2000)
     flags.add_argument("--items", type=cli.parse_count, default=20_000)
@@ -94,7 +95,10 @@ def draw_users(draw: np.random.Generator, users: int, items: int) -> CurveUsers:
 
 
 def make_request(points: int) -> CurveRequest:
-    """Return a request for NDCG@50 at the points 1 .. `points`."""
+    """Make a request for NDCG@50 at points up to `points`.
+
+    They start at 1.
+    """
     rule = PrefixRule(tuple(range(1, points + 1)))
     return CurveRequest(rule, ("ndcg",), (K,), Definition(gain="linear"), device="cpu")
 
@@ -102,7 +106,10 @@ def make_request(points: int) -> CurveRequest:
 def time_folder(
     scorer: DotScorer, folder: PrefixFolder, users: CurveUsers, request: CurveRequest, rounds: int
 ) -> dict[str, list[float]]:
-    """Return CPU seconds of ready vectors, of the whole curve, and of the fold-in alone, in turns."""
+    """Time ready vectors, whole curve, and fold-in alone, in turns.
+
+    The times are CPU seconds.
+    """
     prefixes = make_prefixes(users.offsets, request.rule)
     truth = ItemLists(prefixes.truth_offsets, users.items_p[prefixes.truth_p])
     masked = ItemLists(prefixes.masked_offsets, users.items_p[prefixes.masked_p])
@@ -128,7 +135,10 @@ def measure_ready(
     relevance: Floats,
     request: CurveRequest,
 ) -> dict[str, Floats]:
-    """Rank vectors that are ready, and measure the ranks; `lists`: truth, and items left out."""
+    """Rank ready vectors, and measure the ranks.
+
+    `lists`: truth, and items left out.
+    """
     truth = lists[0]
     counts = count_ranks(scorer, ready, *lists, settings=CountingSettings(cutoff=K))
     ranks = (counts.above_p, counts.tied_p, counts.before_p, counts.candidates_u)

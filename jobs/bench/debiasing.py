@@ -1,11 +1,12 @@
-"""Time propensities, strata and corrected estimates over the size of the log.
+"""Time exposure corrections over the size of the log.
 
     python jobs/bench/debiasing.py                              1, 10 and 50 million interactions
     python jobs/bench/debiasing.py --rows 1000000,4000000 --replicates 200
 
-A log of hashed rows and the rankings of its test part (one truth item to five rows, ten per user) are
-written as Parquet. The job times counting and fitting (`power_law`), cutting strata, and all estimates
-without a reward model, at two cut-offs, with bootstrap intervals. A small run goes first, as a warm-up.
+A log with hashed rows and the rankings for its test part (one truth item to five rows, ten per user) are
+written as Parquet. The job times propensities, strata and corrected estimates: counting and fitting
+(`power_law`), cutting strata, and all estimates without a reward model, at two cut-offs, with bootstrap
+intervals. A small run goes first, as a warm-up.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ WARM_UP = 200_000
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument(
         "--rows",
@@ -76,7 +77,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def measure_size(spark: SparkSession, folder: Path, n: int, replicates: int) -> list[float]:
-    """Return the seconds of propensities, strata and estimates on a log of n rows."""
+    """Time propensities, strata and estimates on n rows."""
     rows = store_once(make_log(spark, n), folder / f"log-{n}")
     seconds, items = time_call(lambda: _fit(rows))
     table = collect_arrow(items)
@@ -114,14 +115,14 @@ def _fit(rows: DataFrame) -> DataFrame:
 
 
 def store_once(frame: DataFrame, path: Path) -> DataFrame:
-    """Write a frame unless it is already written, so that generating is not timed."""
+    """Write a frame once, so its generation is not timed."""
     if not path.exists():
         frame.write.parquet(str(path))
     return frame.sparkSession.read.parquet(str(path))
 
 
 def make_log(spark: SparkSession, n: int) -> DataFrame:
-    """Return rows (user_id, item_id) with items of very different popularity."""
+    """Make rows (user_id, item_id) with very unequal item popularity."""
     item = F.floor(F.pow(uniform("id", seed=1), 3.0) * ITEMS)
     user = F.floor(uniform("id", seed=2) * (n // (USER_TRUTH_ITEMS * TRUTH_ROWS)))
     return spark.range(0, n, 1, 16).select(
@@ -130,7 +131,10 @@ def make_log(spark: SparkSession, n: int) -> DataFrame:
 
 
 def rankings(spark: SparkSession, n: int, items: DataFrame) -> DataFrame:
-    """Return rows of `rankings` whose propensities are drawn from those of the log's items."""
+    """Make rows of `rankings` with propensities like the log's.
+
+    They are drawn from those of its items.
+    """
     users = n // (USER_TRUTH_ITEMS * TRUTH_ROWS)
     chances = (
         items.orderBy(F.xxhash64("item_index"))

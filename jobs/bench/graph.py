@@ -1,4 +1,4 @@
-"""Speed of layers over graphs, beside the limit of this machine and other ways to do the same, in turns.
+"""Time graph layers beside this machine's limit and other systems.
 
     python jobs/bench/graph.py --edges 1e7,3e7,1e8 --rounds 3 --output DIR/graph.jsonl
     python jobs/bench/graph.py --edges 1e5,1e6,1e7 --systems ours-mean,bag,scipy,sql,grouped,khop
@@ -7,31 +7,30 @@
     python jobs/bench/graph.py --extrapolate
     python jobs/bench/graph.py --draw DIR --edges 1e9 --nodes 5.01e7
 
-Systems: ours-mean, ours-mean16 (float16 vectors), ours-convolve, ours-gather (plan G) and ours-scatter
-(plan S), both with predicted bytes and those that Spark counts (spark.shuffle.compress false); layout (ids
-from 0 on), layout-raw (the same graph, ids anywhere in 64 bits), layout-text; bag, bag16, bag-convolve
-(torch in one process with two threads, writing the same bytes: the limit); scipy; sql (the fastest of 64
-means, Summarizer and vector_sum; from 3 million edges only the one that was fastest before); grouped
-(Arrow, one call for each node); khop (a two-hop subgraph for each node, as pipelines without layers
-compute it).
-The last three are slow: they warm up at the first size only and run once at the others, grouped and khop
-up to 1 million edges.
+All systems take turns. They are: ours-mean, ours-mean16 (float16 vectors), ours-convolve, ours-gather
+(plan G) and ours-scatter (plan S), both with predicted bytes and Spark's count (spark.shuffle.compress
+false); layout (ids from 0 on), layout-raw (the same graph, ids anywhere in 64 bits), layout-text; bag,
+bag16, bag-convolve (torch in one process with two threads, writing the same bytes: the limit); scipy; sql
+(the fastest among 64 means, Summarizer and vector_sum; from 3 million edges only the one that was fastest
+before); grouped (Arrow, one call for each node); khop (a two-hop subgraph for each node, as pipelines
+without layers compute it). The last three are slow: they warm up at the first size only and run once at
+the others, grouped and khop up to 1 million edges.
 
-The graph is Zipf in sources (rank r has density r^-1/2, so the number of nodes with k outgoing edges falls
-as k^-3) and uniform in destinations. It has 20 edges a node, drawn by hash. Before each turn the files of
-the last one are removed, the disk is synced, and twice the bytes that a turn writes are written and
-removed: a virtual machine that gives free memory back to its host would wait for memory in the turn. Each
-measurement is appended to --output as a row; slopes over sizes are printed.
+The graph is Zipf in sources (rank r has density r^-1/2, so nodes with k outgoing edges become rarer as
+k^-3) and uniform in destinations. It has 20 edges a node, drawn by hash. Before each turn the last one's
+files are removed, the disk is synced, and twice a turn's bytes are written and removed: a virtual machine
+that gives free memory back to its host would wait for memory in the turn. Each measurement is appended to
+--output as a row; slopes over sizes are printed.
 
---predict fits the cost model to 1, 3, 10 and 30 million edges, predicts this number of edges, and then
-measures it. Before each prediction and run, a probe reads a small part of the edges
-(`graphs/read_throughput.py`) and measures the current time to read a vector. An embedding_bag of fixed size
-before and after each run shows how the speed of the machine changes. --extrapolate fits all rates (means
-and CONVOLVE under R, means under G) at 1, 3 and 10 million edges and predicts two layers of PinSage at its
-size.
---storage builds a graph and computes two layers of means of 64 on each storage, in turns, and prints wall
-and CPU seconds, the CPU of server and proxy apart, and the requests of the last turn; the embeddings must
-be equal bit for bit, else the job fails.
+--predict fits the cost model to 1, 3, 10 and 30 million edges, predicts this many edges, and then
+measures them. Before each prediction and run, a probe reads a small part of the edges
+(`graphs/read_throughput.py`) and measures the current time to read a vector. An embedding_bag with a
+fixed size before and after each run shows how the machine's speed changes. --extrapolate fits all rates
+(means and CONVOLVE under R, means under G) at 1, 3 and 10 million edges and predicts two PinSage layers
+at its size.
+--storage builds a graph and computes two layers of means over 64 dimensions on each storage, in turns,
+and prints wall and CPU seconds, with server and proxy apart, and the last turn's requests; the embeddings
+must be equal bit for bit, else the job fails.
 --draw only writes an edge list, in few bytes, without Spark.
 """
 
@@ -64,11 +63,11 @@ LIMITS = {
     "ours-gather": "bag",
 }
 SLOW = {"sql": 10_000_000, "grouped": 1_000_000, "khop": 1_000_000}
-"""Slow systems, which run once a size, with the most edges of each."""
+"""Slow systems run once a size, up to so many edges."""
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--edges", default="1e5,3e5", help="numbers of edges, e.g. 1e6,1e7")
     flags.add_argument("--systems", default="layout,ours-mean,bag", help="comma-separated")
@@ -90,7 +89,7 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Draw or reuse the graphs, measure in turns, print the results."""
+    """Draw or reuse the graphs, measure in turns, print."""
     sizes = [int(number) for number in cli.parse_numbers(args.edges)]
     if args.draw:
         draw(Path(args.draw), sizes[0], int(args.nodes or sizes[0] // DEGREE), "compact")
@@ -117,7 +116,10 @@ def main(args: argparse.Namespace) -> int:
 def run_rounds(
     spark: SparkSession, folder: Path, sizes: list[int], systems: list[str], rounds: int
 ) -> list[dict[str, Any]]:
-    """Run all systems in turns at each size. The first turn is a warm-up and is not reported."""
+    """Run all systems in turns at each size.
+
+    The first turn is a warm-up and is not reported.
+    """
     rows: list[dict[str, Any]] = []
     for size in sizes:
         bench = GraphBench(spark, folder, size)
@@ -132,7 +134,10 @@ def run_rounds(
 
 
 def takes_part(name: str, edges: int, turn: int, first: bool) -> bool:
-    """Return whether a system runs in this round; slow systems warm up once and run once a size."""
+    """Tell whether a system runs in this round.
+
+    Slow systems warm up once and run once a size.
+    """
     return name not in SLOW or (edges <= SLOW[name] and (turn == 0 or (turn < 0 and first)))
 
 
@@ -142,7 +147,10 @@ FIT_SIZES = (1_000_000, 3_000_000, 10_000_000, 30_000_000)
 def check_forecasts(
     spark: SparkSession, folder: Path, edges: int, plans: list[str], rounds: int, *, wire: str
 ) -> list[dict[str, Any]]:
-    """Fit the cost model to small runs, predict a large run, and measure it."""
+    """Fit the cost model to small runs, and predict one.
+
+    The predicted run is large, and is measured too.
+    """
     probe, cores = Probe(), spark.sparkContext.defaultParallelism
     runs = []
     for size in FIT_SIZES:
@@ -163,11 +171,14 @@ def check_forecasts(
 
 
 PINS, BOARDS, LIKES, LISTED, TASKS = 2_000_000_000, 1_000_000_000, 18_000_000_000, 50, 40_000
-"""Ying et al. 2018, section 4: nodes of both sides, edges, neighbours a pin; here also blocks a side."""
+"""Ying et al. 2018, section 4: nodes on both sides, edges, neighbours a pin; here also blocks a side."""
 
 
 def make_pinsage_amounts() -> dict[str, tuple[PassSize, ...]]:
-    """Return the passes of a PinSage layer (d 1024, m 2048, float16 vectors) by mode."""
+    """Size the passes of a PinSage layer, by mode.
+
+    It has d 1024, m 2048 and float16 vectors.
+    """
 
     def size(nodes: int, edges: int, sources: int, projects: bool, combines: bool) -> PassSize:
         needed = int(sources * expected_copies(TASKS, edges / sources))
@@ -183,7 +194,10 @@ def make_pinsage_amounts() -> dict[str, tuple[PassSize, ...]]:
 
 
 def extrapolate_pinsage(spark: SparkSession, folder: Path, rounds: int) -> list[dict[str, Any]]:
-    """Fit rates to small runs, and predict two layers of PinSage under plan G."""
+    """Fit rates to small runs, and predict two PinSage layers.
+
+    The plan is G.
+    """
     probe, cores = Probe(), spark.sparkContext.defaultParallelism
     runs, ways = [], (("R", False), ("R", True), ("G", False))
     for edges in FIT_SIZES[:3]:
@@ -211,7 +225,7 @@ def extrapolate_pinsage(spark: SparkSession, folder: Path, rounds: int) -> list[
 
 
 def select_plan(runs: list[dict[str, Any]], plan: str) -> list[dict[str, Any]]:
-    """Return the runs of a plan."""
+    """Return a plan's runs."""
     return [row for row in runs if row["plan"] == plan]
 
 
@@ -240,7 +254,7 @@ def run_forecast(
 
 
 def summarise_runs(rows: list[dict[str, Any]]) -> str:
-    """Return medians by size, and slopes over sizes relative to the limit."""
+    """Summarise medians by size, and slopes relative to the limit."""
     lines = []
     medians: dict[str, dict[int, float]] = {}
     for row in rows:

@@ -1,12 +1,12 @@
-"""Measure pairs a second of a training step, beside torch-geometric on the same samples, in turns.
+"""Time a graph training step beside torch-geometric.
 
     python jobs/bench/graph_models.py --nodes 20000 --degree 30 --rounds 7
 
-The subgraph of a minibatch of pairs with shared negatives is drawn once (GraphSAGE samples of 25 and 10).
-Then both systems take turns: two layers of means, the max-margin loss, gradients. Each has one thread;
-seconds are CPU time of the process, which other work on the machine does not lengthen. Both must give the
-same loss. Last comes a whole fit with a simulated device, which sleeps over each minibatch for 1.5 times
-the time to make one: the job prints the share of the time that it waits.
+A minibatch with pairs and shared negatives has its subgraph drawn once (GraphSAGE samples with 25 and 10
+neighbours). Then both systems take turns on it, in pairs a second: two layers of means, the max-margin
+loss, gradients. Each has one thread; seconds are the process's CPU time, which other work on the machine
+does not lengthen. Both must give the same loss. Last comes a whole fit with a simulated device, which
+sleeps over each minibatch for 1.5 times the time to make one: the job prints the share of time it waits.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LOSS_AGREES = 1e-4
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--nodes", type=int, default=20_000)
     flags.add_argument("--degree", type=int, default=30, help="edges into each node")
@@ -86,7 +86,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def make_task(args: argparse.Namespace) -> tuple[PairTask, PairBatch]:
-    """Return a task over a random graph, and a minibatch."""
+    """Make a task over a random graph, and a minibatch."""
     draw = np.random.default_rng(1)
     src = np.sort(draw.integers(0, args.nodes, (args.nodes, args.degree)), axis=1).reshape(-1)
     indptr = np.arange(0, len(src) + 1, args.degree, dtype=np.int64)
@@ -102,14 +102,17 @@ def make_task(args: argparse.Namespace) -> tuple[PairTask, PairBatch]:
 
 
 class SimulatedTask:
-    """A task with a simulated device that sleeps over each minibatch."""
+    """Wraps a task with a device that sleeps.
+
+    It sleeps over each minibatch.
+    """
 
     def __init__(self, task: PairTask, seconds: float, minibatches: int) -> None:
         self.task, self.seconds, self.module = task, seconds, task.module
         self.examples = minibatches * task.examples
 
     def batch(self, at: Step, row_b: Rows, seed: int) -> Any:
-        """Make a minibatch of the wrapped task, with all its sampling."""
+        """Make the wrapped task's minibatch, with all its sampling."""
         return self.task.batch(at, row_b % self.task.examples, seed)
 
     def loss(self, _: Any) -> torch.Tensor:
@@ -123,7 +126,10 @@ class SimulatedTask:
 
 
 def print_overlap(task: PairTask, size: int, rounds: int) -> None:
-    """Print the share of time that a simulated device waits for minibatches."""
+    """Print how long a simulated device waits for minibatches.
+
+    It is a share of the time.
+    """
     batches = [partial(task.batch, Step(1, step), np.arange(size), step) for step in range(rounds)]
     making = statistics.median(time_call(batch)[0] for batch in batches)
     device = SimulatedTask(task, 1.5 * making, 10 * rounds)
@@ -135,7 +141,7 @@ def print_overlap(task: PairTask, size: int, rounds: int) -> None:
 
 
 def run_own_step(task: PairTask, batch: PairBatch) -> Callable[[], float]:
-    """Return a step of this package: loss and gradients."""
+    """Return this package's step: loss and gradients."""
 
     def step() -> float:
         task.module.zero_grad()
@@ -147,7 +153,10 @@ def run_own_step(task: PairTask, batch: PairBatch) -> Callable[[], float]:
 
 
 def run_reference_step(task: PairTask, batch: PairBatch, width: int) -> Callable[[], float]:
-    """Return a step by torch-geometric's SAGEConv with the same weights: loss and gradients."""
+    """Return torch-geometric's step: loss and gradients.
+
+    It takes SAGEConv with the same weights.
+    """
     try:
         from torch_geometric.nn import SAGEConv  # noqa: PLC0415
     except ImportError:

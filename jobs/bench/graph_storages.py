@@ -1,4 +1,4 @@
-"""Embeddings of one graph on several storages, for `graph.py --storage`."""
+"""Embed one graph on several storages, for `graph.py --storage`."""
 
 from __future__ import annotations
 
@@ -37,11 +37,13 @@ from recbench_spark.storage.uris import join_uri
 
 LAYERS = [{"form": "sage", "aggregator": "mean", "width": DIMS}] * 2
 WORKS = ("build", "embed")
-"""Works of a turn: building the graph with its features, then two layers."""
+"""A turn's works: building the graph with features, then two layers."""
 
 
 def compare_storages(args: argparse.Namespace, edges: int) -> int:
-    """Draw one graph, then build it and embed its nodes on each storage in turns.
+    """Draw one graph, and embed it on each storage.
+
+    Storages take turns.
 
     Raises:
         DataError: the embeddings on two storages differ.
@@ -69,7 +71,12 @@ def compare_storages(args: argparse.Namespace, edges: int) -> int:
 
 
 class StorageEmbeddings:
-    """Embeddings of one edge list, which each storage gets first. Each turn has a warehouse of its own."""
+    """Embeds one edge list in turns on several storages.
+
+    Each storage gets the list first.
+
+    Each turn has its own warehouse.
+    """
 
     def __init__(self, spark: SparkSession, edges: Path) -> None:
         self.spark, self.edges, self.turn = spark, edges, 0
@@ -77,7 +84,10 @@ class StorageEmbeddings:
         self.digest: str | None = None
 
     def copy_edges(self, storage: BenchStorage) -> GraphModel:
-        """Copy the edge list to a storage; return the model over it."""
+        """Copy the edge list to a storage, and describe it.
+
+        Returns the model over it.
+        """
         place = join_uri(storage.root, "edges")
         for file in sorted(self.edges.glob("*.parquet")):
             write_bytes(join_uri(place, file.name), file.read_bytes())
@@ -85,7 +95,7 @@ class StorageEmbeddings:
         return GraphModel.model_validate({"name": "bench", "output": "embeddings", **keys})
 
     def run(self, storage: BenchStorage) -> dict[str, Turn]:
-        """Build the graph and embed its nodes in a new warehouse of a storage."""
+        """Build and embed the graph in a new warehouse."""
         storage.use(self.spark)
         if storage.name not in self.settings:
             self.settings[storage.name] = self.copy_edges(storage)
@@ -104,7 +114,7 @@ class StorageEmbeddings:
         return dict(zip(WORKS, (build, layers), strict=True))
 
     def check(self, store: Store, name: str) -> None:
-        """Compare the embeddings of the last turn with those of the turns before."""
+        """Compare the last turn's embeddings with earlier ones."""
         table: Any = delta_files.read_rows(store.location("embeddings"), columns=["id", "vector"])
         vectors = table.sort_by("id").column("vector").combine_chunks().flatten()
         digest = hashlib.sha256(vectors.to_numpy()).hexdigest()

@@ -1,6 +1,6 @@
-"""The graph of one size, and the systems that `jobs/bench/graph.py` measures over it.
+"""Hold one graph, and the systems `jobs/bench/graph.py` measures over it.
 
-The edge list is drawn by hash, so that all systems and all runs read the same graph.
+The edge list is drawn by hash, so all systems and all runs read the same graph.
 """
 
 from __future__ import annotations
@@ -50,13 +50,16 @@ System = Callable[["GraphBench"], Callable[[], dict[str, Any]]]
 VALUE_BYTES = {"float32": 4, "float16": 2}
 PIECE = 1 << 20
 MAX_EDGES_ALL_WAYS = 3_000_000
-"""Number of edges from which only the fastest way of Spark SQL runs."""
+"""Edges from which on only the fastest way in Spark SQL runs."""
 
 MEAN = Layer("mean", None, None, None, np.zeros(DIMS, np.float32), False, False)
 
 
 class Probe:
-    """An embedding_bag of fixed size: a million means of four vectors of 64, out of half a million."""
+    """An embedding_bag with a fixed size, to sense machine speed.
+
+    It takes a million means of four vectors with 64 dimensions, out of half a million.
+    """
 
     def __init__(self) -> None:
         rows, edges = 500_000, 4_000_000
@@ -66,7 +69,7 @@ class Probe:
         self.vectors = torch.ones((rows, DIMS))
 
     def __call__(self) -> float:
-        """Return the smallest of three times in seconds."""
+        """Return the smallest of three times, in seconds."""
         torch.set_num_threads(2)
         return min(self._once() for _ in range(3))
 
@@ -76,7 +79,7 @@ class Probe:
 
 
 def mean_layer_size(edges: int, cores: int) -> PassSize:
-    """Return the size of a layer of means, before its graph is built."""
+    """Size a layer of means, before its graph is built."""
     nodes, blocks, d = edges // DEGREE, default_block_count(edges, cores), DIMS
     return PassSize(
         nodes, edges, nodes, 0, 0, blocks, blocks, d, d, d, VALUE_BYTES["float32"], False, False, False
@@ -84,7 +87,7 @@ def mean_layer_size(edges: int, cores: int) -> PassSize:
 
 
 class GraphBench:
-    """The graph and features of one size, and the systems that run over them."""
+    """One size's graph and features, and the systems over them."""
 
     def __init__(self, spark: SparkSession, folder: Path, edges: int) -> None:
         self.spark, self.folder, self.edges = spark, folder / f"{edges}", edges
@@ -114,8 +117,10 @@ class GraphBench:
         return build_graph(self.engine, GraphSource(edges=str(edges)), f"bench{self.edges}", folder)
 
     def clean(self) -> None:
-        """Remove files of earlier turns, wait for the disk, and touch the memory that the next turn
-        needs."""
+        """Remove earlier turns' files, and settle disk and memory.
+
+        It waits for the disk, and touches the memory the next turn needs.
+        """
         for left in Path(self.store.location("graph_vectors")).glob("model_id=*"):
             shutil.rmtree(left)
         (self.folder / "limit.bin").unlink(missing_ok=True)
@@ -128,21 +133,30 @@ class GraphBench:
         taken.unlink()
 
     def read_once(self) -> None:
-        """Read features and adjacency, so that the first run finds them cached like later ones."""
+        """Read features and adjacency, so the first run finds them.
+
+        Later runs find them cached, too.
+        """
         for path in [*self.folder.glob("features-*/*.npy"), *(self.folder / "graph").rglob("*.npy")]:
             with path.open("rb") as file:
                 while file.read(1 << 24):
                     pass
 
     def layer_size(self, wire: str) -> PassSize:
-        """Return the size of a layer of means, with the time to read a vector, measured now."""
+        """Size a layer of means with the present reading speed.
+
+        The time to read a vector is measured now.
+        """
         pace = measure_read_throughput(self.engine, self.graph, self.features(wire))
         return replace(self.size, item=VALUE_BYTES[wire], pace=pace)
 
     def run_beside_probe(
         self, probe: Probe, plan: str, size: PassSize, convolve: bool = False, wire: str = "float32"
     ) -> dict[str, Any]:
-        """Run a layer under a plan, with the mean seconds of the probe before and after."""
+        """Run a layer under a plan, between two probes.
+
+        The probe's mean seconds are added.
+        """
         before = probe()
         halves = "16" if wire == "float16" else ""
         row = self.measure("ours-convolve" if convolve else PLAN_SYSTEMS[plan] + halves)
@@ -151,12 +165,12 @@ class GraphBench:
         return {**row, "plan": plan, "probe": (before + probe()) / 2, **more}
 
     def features(self, dtype: str) -> str:
-        """Return the place of the features."""
+        """Return the features' place."""
         return str(self.folder / f"features-{dtype}")
 
     @cached_property
     def whole(self) -> Csr:
-        """The whole adjacency as one matrix, for systems in one process."""
+        """The whole adjacency as one matrix, for one-process systems."""
         parts = [self.graph.csr(block) for block in self.graph.blocks]
         starts = np.cumsum([0, *(part.edges for part in parts)])
         indptr = np.concatenate(
@@ -165,7 +179,10 @@ class GraphBench:
         return Csr(indptr, np.concatenate([part.src[: part.edges] for part in parts]), None)
 
     def measure(self, name: str) -> dict[str, Any]:
-        """Run one of `SYSTEMS` once; return its seconds, without preparation, and its own facts."""
+        """Run one of `SYSTEMS` once.
+
+        Returns its seconds, without preparation, and its own facts.
+        """
         work = SYSTEMS[name](self)
         self.clean()
         seconds, more = time_call(work)
@@ -180,7 +197,7 @@ class GraphBench:
         return {**common, "edges_per_second": self.edges / seconds, **more}
 
     def run_pass(self, layer: Layer, kind: str, dtype: str, plan: str) -> Callable[[], dict[str, Any]]:
-        """Prepare a pass over the graph whose output is committed to Delta."""
+        """Prepare a pass over the graph, committed to Delta."""
         self.turn += 1
         name = f"bench-{self.turn}"
         folder, h = self.folder / "run", self.features(dtype)
@@ -201,11 +218,11 @@ class GraphBench:
         return work
 
     def predict_bytes(self, plan: str) -> int:
-        """Return the predicted bytes of a shuffle of means."""
+        """Predict the shuffled bytes for means."""
         return int(self.size.amounts(plan, 4).moved)
 
     def layout(self, ids: str) -> Callable[[], dict[str, Any]]:
-        """Prepare building the graph from the edge list."""
+        """Prepare to build the graph from the edge list."""
         path, folder = self.folder / ids, self.folder / "again"
         draw(path, self.edges, self.nodes, ids)
 
@@ -270,7 +287,7 @@ class GraphBench:
         return work
 
     def join_edges(self) -> DataFrame:
-        """Return the edges with the vector of their source, as rows of Spark."""
+        """Join each edge with its source's vector, as Spark rows."""
         path = self.folder / "vectors.parquet"
         if not path.exists():
             h = map_whole(self.features("float32"))
@@ -283,7 +300,7 @@ class GraphBench:
         return edges.join(self.spark.read.parquet(str(path)), "src")
 
     def sql(self) -> Callable[[], dict[str, Any]]:
-        """Prepare three ways in Spark SQL, of which the fastest counts."""
+        """Prepare three ways in Spark SQL; the fastest counts."""
         rows = self.join_edges()
         sums = [F.avg(F.col("vector")[j]).alias(f"v{j}") for j in range(DIMS)]
         from pyspark.ml.functions import array_to_vector  # noqa: PLC0415
@@ -306,7 +323,7 @@ class GraphBench:
         return work
 
     def run_grouped(self) -> Callable[[], dict[str, Any]]:
-        """Prepare one Python call for each node, on an Arrow table of its rows."""
+        """Prepare one Python call for each node's Arrow rows."""
 
         # Spark's workers cannot import this file; a nested function is sent to them whole.
         def mean_group(table: pa.Table) -> pa.Table:
@@ -319,7 +336,10 @@ class GraphBench:
         return lambda: {"seconds": time_frame(frame)}
 
     def khop(self) -> Callable[[], dict[str, Any]]:
-        """Prepare two layers by two-hop subgraphs of nodes; the result compares the vectors read."""
+        """Prepare two layers by two-hop subgraphs of nodes.
+
+        The result compares the vectors read.
+        """
         graph, h = self.graph, map_whole(self.features("float32"))
         degrees = np.concatenate([np.diff(graph.csr(block).indptr) for block in graph.blocks])
 
@@ -340,7 +360,7 @@ class GraphBench:
 
 
 def run_means(dtype: str, plan: str) -> System:
-    """Return the system that runs a pass of means under a plan."""
+    """Return the system for a means pass under a plan."""
     return lambda bench: bench.run_pass(MEAN, "pool", dtype, plan)
 
 
@@ -363,11 +383,14 @@ SYSTEMS: dict[str, System] = {
     "grouped": GraphBench.run_grouped,
     "khop": GraphBench.khop,
 }
-"""The systems by name. Each prepares its work and returns a call that does it, which is timed."""
+"""The systems by name.
+
+Each prepares its work and returns a call to time.
+"""
 
 
 def count_shuffle_bytes(spark: SparkSession) -> int:
-    """Return the bytes that all stages so far have written to shuffles, as Spark counts them."""
+    """Return the shuffled bytes of all stages, by Spark's count."""
     context: Any = spark.sparkContext
     none, java = context._gateway.new_array(context._jvm.double, 0), context._jvm.java.util
     stages = context._jsc.sc().statusStore().stageList(None, False, False, none, java.ArrayList())
@@ -375,12 +398,12 @@ def count_shuffle_bytes(spark: SparkSession) -> int:
 
 
 def time_frame(frame: DataFrame) -> float:
-    """Return the seconds to compute a frame without storing it."""
+    """Time a frame's computation, without storing it."""
     return time_call(frame.write.format("noop").mode("overwrite").save)[0]
 
 
 def draw(folder: Path, edges: int, nodes: int, ids: str) -> None:
-    """Draw an edge list in pieces; complete pieces of an earlier run are reused.
+    """Draw an edge list in pieces, reusing an earlier run's.
 
     Args:
         folder: for the files.
@@ -400,7 +423,12 @@ def draw(folder: Path, edges: int, nodes: int, ids: str) -> None:
 
 
 def draw_piece(piece: int, edges: int, nodes: int, folder: Path, ids: str) -> None:
-    """Draw a piece of the edge list by hash of the edge number, with Zipf sources (density r^-1/2)."""
+    """Draw a piece of the edge list by hash.
+
+    The edge's number is hashed.
+
+    Sources follow Zipf (density r^-1/2).
+    """
     numbers = np.arange(piece * PIECE, min((piece + 1) * PIECE, edges))
     u, v = (hash_numbers(numbers, seed) >> np.uint64(11) for seed in (1, 2))
     ends = ((u * 2.0**-53) ** 2 * nodes).astype(np.int64), (v * 2.0**-53 * nodes).astype(np.int64)
@@ -413,7 +441,7 @@ def draw_piece(piece: int, edges: int, nodes: int, folder: Path, ids: str) -> No
 
 
 def name_nodes(node_r: npt.NDArray[np.int64], ids: str) -> pa.Array:
-    """Return the ids of nodes in the format of an edge list."""
+    """Name nodes in an edge list's format."""
     if ids == "raw":
         return pa.array(hash_numbers(node_r, 3).view(np.int64))
     if ids == "text":

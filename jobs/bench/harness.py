@@ -1,7 +1,7 @@
-"""Measure in one way for all benches: turns, calls, processes with their descendants, rows of results.
+"""Measure turns, calls and processes alike in all benches.
 
-The module needs the standard library alone, and psutil for trees of processes: `time_*.py` runs in
-environments of other libraries, and `ranking.py` on machines with torch and numpy alone.
+The module needs the standard library alone, and psutil for process trees: `time_*.py` runs in other
+libraries' environments, and `ranking.py` on machines with torch and numpy alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import IO, Any, NamedTuple, TypeVar
 ROOT = Path(__file__).resolve().parents[2]
 
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "MKL", "OPENBLAS", "NUMBA")}
-"""Environment variables that give each numeric library one thread."""
+"""Environment variables to give each numeric library one thread."""
 
 Row = dict[str, Any]
 System = TypeVar("System", bound=Hashable)
@@ -33,20 +33,20 @@ Result = TypeVar("Result")
 
 
 class Seconds(NamedTuple):
-    """Wall seconds of some work, and CPU seconds of its processes."""
+    """Wall seconds of some work, and its processes' CPU seconds."""
 
     wall: float
     cpu: float
 
 
 class ProcessRun(NamedTuple):
-    """A process that has ended: output, time, and the peak of its memory in bytes.
+    """A finished process: output, time, and peak memory in bytes.
 
     Attributes:
         code, output, errors: exit code and texts.
-        seconds: of its tree; CPU seconds of a descendant that nobody waits for end at its last sample.
+        seconds: seconds of its tree; CPU seconds of a descendant nobody waits for end at its last sample.
         peak: bytes of the tree, or of its largest process.
-        largest: bytes of the largest process of each program, where the tree is sampled.
+        largest: by program, its largest process's bytes, where the tree is sampled.
     """
 
     code: int
@@ -58,7 +58,7 @@ class ProcessRun(NamedTuple):
 
 
 class Figure(NamedTuple):
-    """A median, and half the range of the turns as a share of it."""
+    """A median, and half the turns' relative range."""
 
     median: float
     noise: float
@@ -68,7 +68,10 @@ class Figure(NamedTuple):
 
 
 def order_turns(systems: Iterable[System], rounds: int, warm_ups: int = 0) -> Iterator[tuple[int, System]]:
-    """Yield (round, system) in the order A B C A B C; warm-up rounds come first and are negative."""
+    """Yield (round, system) as A B C A B C.
+
+    Warm-up rounds come first and are negative.
+    """
     names = tuple(systems)
     for number in range(-warm_ups, rounds):
         for name in names:
@@ -78,7 +81,10 @@ def order_turns(systems: Iterable[System], rounds: int, warm_ups: int = 0) -> It
 def take_turns(
     systems: Mapping[System, Callable[[], Result]], rounds: int, warm_ups: int = 0
 ) -> dict[System, list[Result]]:
-    """Return what each system returns in each round, in turns. Results of warm-ups are dropped."""
+    """Let systems take turns; return each one's results by round.
+
+    Results of warm-ups are dropped.
+    """
     results: dict[System, list[Result]] = {name: [] for name in systems}
     for number, name in order_turns(systems, rounds, warm_ups):
         result = systems[name]()
@@ -88,12 +94,12 @@ def take_turns(
 
 
 def divide_rounds(values: Sequence[float], base: Sequence[float]) -> list[float]:
-    """Return the ratio of two systems in each round that both have run."""
+    """Divide two systems' values in each round both have run."""
     return [value / beside for value, beside in zip(values, base, strict=False)]
 
 
 def make_figure(values: Sequence[float]) -> Figure:
-    """Return the median of the turns and their noise."""
+    """Return the turns' median and noise."""
     median = statistics.median(values)
     return Figure(median, (max(values) - min(values)) / 2 / median)
 
@@ -102,21 +108,24 @@ def make_figure(values: Sequence[float]) -> Figure:
 
 
 def measure_own_cpu(work: Callable[[], object]) -> float:
-    """Return the CPU seconds of a call in this process alone."""
+    """Return a call's CPU seconds in this process alone."""
     before = time.process_time()
     work()
     return time.process_time() - before
 
 
 def time_call(work: Callable[[], Result]) -> tuple[float, Result]:
-    """Return the wall seconds and the result of a call."""
+    """Return a call's wall seconds and result."""
     started = time.perf_counter()
     result = work()
     return time.perf_counter() - started, result
 
 
 def measure_call(work: Callable[[], object]) -> Seconds:
-    """Return the seconds of a call. CPU seconds are those of this process and all its descendants."""
+    """Return a call's seconds.
+
+    CPU seconds are those of this process and all its descendants.
+    """
     before = measure_cpu()
     wall, _ = time_call(work)
     return Seconds(wall, measure_cpu() - before)
@@ -126,7 +135,10 @@ def measure_call(work: Callable[[], object]) -> Seconds:
 
 
 def list_tree(pid: int | None = None) -> list[Any]:
-    """Return a process (None: this one) and its descendants, as `psutil.Process`; none if it has ended."""
+    """List a process and its descendants, as `psutil.Process`.
+
+    None stands for this process. The list is empty if it has ended.
+    """
     import psutil  # noqa: PLC0415
 
     with suppress(psutil.NoSuchProcess):
@@ -136,7 +148,10 @@ def list_tree(pid: int | None = None) -> list[Any]:
 
 
 def measure_tree(measure: Callable[[Any], float], pid: int | None = None) -> float:
-    """Return the sum of a measure over a process tree, without processes that end meanwhile."""
+    """Sum a measure over a process tree.
+
+    Processes that end meanwhile are left out.
+    """
     import psutil  # noqa: PLC0415
 
     total = 0.0
@@ -147,12 +162,18 @@ def measure_tree(measure: Callable[[Any], float], pid: int | None = None) -> flo
 
 
 def measure_cpu(pid: int | None = None) -> float:
-    """Return user and system seconds of a process tree, with children that it has waited for."""
+    """Return a process tree's user and system seconds.
+
+    They include children it has waited for.
+    """
     return measure_tree(lambda process: sum(process.cpu_times()[:4]), pid)
 
 
 def measure_memory(pid: int | None = None) -> int:
-    """Return the bytes of a process tree, in which a page that processes share counts once (PSS). Linux."""
+    """Return a process tree's bytes (PSS, Linux).
+
+    A page shared by processes counts once.
+    """
     return int(measure_tree(lambda process: process.memory_full_info().pss, pid))
 
 
@@ -167,10 +188,10 @@ def run_process(
 
     Args:
         command: program and arguments.
-        given: text of its standard input.
-        environment: variables beside those of this process; this project is on its PYTHONPATH.
-        sample_every: seconds between samples of the memory of the whole tree, which also is the precision
-            of the wall seconds. None: the peak is the resident set of its largest process.
+        given: text for its standard input.
+        environment: variables beside this process's own; this project is on its PYTHONPATH.
+        sample_every: seconds between memory samples of the whole tree, which also is the wall seconds'
+            precision. None: the peak is the largest process's resident set.
     """
     variables = {**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})}
     new_file = tempfile.TemporaryFile
@@ -190,12 +211,12 @@ def run_process(
 
 @dataclass
 class TreeSamples:
-    """Samples of a process tree.
+    """Memory and CPU samples of a process tree.
 
     Attributes:
-        peak: largest sum of the bytes of its processes (PSS).
-        largest: bytes of the largest process of each program.
-        spent: CPU seconds of each process that was seen, by its last sample, without its children.
+        peak: largest sum of its processes' bytes (PSS).
+        largest: by program, its largest process's bytes.
+        spent: CPU seconds of each process seen, by its last sample, without its children.
     """
 
     peak: int = 0
@@ -204,11 +225,11 @@ class TreeSamples:
 
     @property
     def cpu(self) -> float:
-        """CPU seconds of all processes that were seen."""
+        """CPU seconds of all processes seen."""
         return sum(self.spent.values())
 
     def take(self, pid: int) -> None:
-        """Take a sample of a process and all its descendants."""
+        """Sample a process and all its descendants."""
         import psutil  # noqa: PLC0415
 
         total = 0
@@ -224,7 +245,10 @@ class TreeSamples:
 def _wait(
     process: subprocess.Popen[bytes], sample_every: float | None, samples: TreeSamples
 ) -> tuple[int, Any]:
-    """Return status and usage of a process at its end; its tree is sampled meanwhile."""
+    """Wait for a process; return its status and usage.
+
+    Its tree is sampled meanwhile.
+    """
     try:
         while sample_every:
             pid, status, used = os.wait4(process.pid, os.WNOHANG)
@@ -245,7 +269,7 @@ def _read(file: IO[bytes]) -> str:
 
 
 def parse_rows(run: ProcessRun) -> list[Row]:
-    """Return the lines of JSON objects among the output of a process."""
+    """Return the JSON objects among a process's output lines."""
     return [json.loads(line) for line in run.output.splitlines() if line.startswith("{")]
 
 
@@ -258,7 +282,10 @@ def add_output_flag(flags: argparse.ArgumentParser) -> None:
 
 
 def list_rows(facts: Row, seconds: Mapping[str, Sequence[float]]) -> list[Row]:
-    """Return a row for each round of each system: facts, system, round, seconds."""
+    """Make a row for each round of each system.
+
+    It has the facts, system, round and seconds.
+    """
     return [
         {**facts, "system": system, "round": turn, "seconds": spent}
         for system, turns in seconds.items()
@@ -267,7 +294,7 @@ def list_rows(facts: Row, seconds: Mapping[str, Sequence[float]]) -> list[Row]:
 
 
 def append_rows(output: Path | None, rows: Iterable[Row]) -> None:
-    """Append rows as lines of JSON; no file: nothing."""
+    """Append rows as lines of JSON; without a file nothing."""
     if output:
         output.parent.mkdir(parents=True, exist_ok=True)
         with output.open("a", encoding="utf-8") as lines:
@@ -280,8 +307,11 @@ def stamp_time() -> str:
 
 
 def record_rows(files: Iterable[Path], warehouse: str) -> int:
-    """Append rows of such files to the table `speed` of a warehouse; return their number."""
-    # Imported here, so that a machine without Spark can measure.
+    """Append rows from such files to a warehouse's table `speed`.
+
+    Returns their number.
+    """
+    # Imported here, so a machine without Spark can measure.
     from recbench_spark.runtime.session import get_session  # noqa: PLC0415
     from recbench_spark.schemas import SPEED  # noqa: PLC0415
     from recbench_spark.storage.spark_types import spark_schema  # noqa: PLC0415

@@ -1,10 +1,11 @@
-"""Time the identification of a log beside reading it: first digest, second night, reading.
+"""Time a log's identification beside reading it.
 
     python jobs/bench/identity.py --rows 10000000 --rounds 4
 
-CSV is read by Spark's readers. Parquet and Delta are read by Python tasks, which is the fastest way of a
-split, and once more by Spark's readers. CPU seconds include this process and all its descendants (JVM,
-workers); wall seconds depend on other work on the machine.
+Timed are the first digest, a second night's, and reading. CSV is read by Spark's readers. Parquet and
+Delta are read by Python tasks, which is a split's fastest way, and once more by Spark's readers. CPU
+seconds include this process and all its descendants (JVM, workers); wall seconds depend on other work on
+the machine.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = f"{folder}/cache"
         write_logs(Path(folder), args.rows)
-        time.sleep(3)  # identities of files that were just written are not cached
+        time.sleep(3)  # new files' identities are not cached
         spark = get_session("recbench-spark bench identity")
         for reader in args.readers:
             path = f"{folder}/{reader}"
@@ -86,7 +87,7 @@ def write_logs(folder: Path, rows: int) -> None:
 
 
 def measure(spark: Any, log: Dataset, rounds: int) -> dict[str, list[Seconds]]:
-    """Return the seconds of each step, once a round, after a warm-up round."""
+    """Time each step, once a round, after a warm-up round."""
     digest = partial(identity, spark, str(log.path))
 
     def digest_anew() -> Seconds:
@@ -114,13 +115,13 @@ def read(spark: Any, log: Dataset) -> None:
 
 
 def read_by_spark(spark: Any, log: Dataset) -> None:
-    """Read all rows by Spark's own reader, with the checks of values."""
+    """Read all rows by Spark's reader, with value checks."""
     opened = open_log(spark, log)
     opened.rows.each(opened.columns, count_table_rows)
 
 
 def make_rows(reader: str, rows: int, seconds: dict[str, list[Seconds]]) -> list[dict[str, Any]]:
-    """Return the lines of `--output`."""
+    """Make the lines for `--output`."""
     return [
         {
             "benchmark": "identity",
@@ -137,7 +138,7 @@ def make_rows(reader: str, rows: int, seconds: dict[str, list[Seconds]]) -> list
 
 
 def print_line(reader: str, seconds: dict[str, list[Seconds]]) -> None:
-    """Print medians, and the seconds of the first digest as a share of those of reading."""
+    """Print medians, and the first digest's share of reading."""
     medians = {
         name: [median(column) for column in zip(*times, strict=True)] for name, times in seconds.items()
     }

@@ -1,15 +1,15 @@
-"""Measure metrics from lists beside other libraries, in turns, each in its own environment.
+"""Time list metrics beside other libraries, in turns.
 
     tools/library_envs.sh replay-spark rectools ranx
     python jobs/bench/lists.py                                       in one process, a few minutes
     python jobs/bench/lists.py --systems ours-spark,replay-spark --rounds 1
 
-The job measures six metrics at six cut-offs, on generated lists of 100 items that are stored as Parquet.
-Every run is a process of its own. Reading the rows, starting a session and a first pass over all users are
-not counted. `ours`, `replay-polars`, `rectools` and `ranx` start from rows in memory. `ours-spark` starts
-from one row per user on disk and ends with the values in a Delta table. `ours-spark-rows` and
-`replay-spark` start from rows, so they group them too. Values must agree to 1e-9 with the preset of the
-library in this package, else the job fails.
+Each library has its own environment. The job measures six metrics at six cut-offs, on generated lists
+with 100 items, stored as Parquet. Every run is a process of its own. Reading the rows, starting a session
+and a first pass over all users are not counted. `ours`, `replay-polars`, `rectools` and `ranx` start from
+rows in memory. `ours-spark` starts from one row per user on disk and ends with the values in a Delta
+table. `ours-spark-rows` and `replay-spark` start from rows, so they group them too. Values must agree to
+1e-9 with this package's preset for the library, else the job fails.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ from recbench_spark.evaluation.in_process import evaluate_frames
 METRICS = ("hit", "precision", "recall", "map", "mrr", "ndcg")
 KS = (1, 5, 10, 20, 50, 100)
 LENGTH, ITEMS = 100, 20_011
-"""Number of items of a list, and of the catalogue. It is a prime, so no step size repeats an item."""
+"""Items in a list, and in the catalogue.
+
+The second is a prime, so no step size repeats an item.
+"""
 
 ENVIRONMENTS = {
     "replay-polars": "replay-spark",
@@ -52,11 +55,11 @@ ENVIRONMENTS = {
     "rectools": "rectools",
     "ranx": "ranx",
 }
-"""Environment of each system; this package runs in the current one."""
+"""Each system's environment; this package runs in the current one."""
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--users", type=cli.parse_count, default=50_000)
     flags.add_argument("--rounds", type=cli.parse_count, default=2)
@@ -69,12 +72,15 @@ def parser() -> cli.Parser:
 
 
 def generate(users: int, *, shuffled: bool = False) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return truth (1 to 19 items per user, a third of them listed) and lists without ties, as rows."""
+    """Make truth and lists without ties, as rows.
+
+    Each user has 1 to 19 truth items, a third of them listed.
+    """
     draws = np.random.default_rng(42)
     first, step = draws.integers(0, ITEMS, users), draws.integers(1, ITEMS, users)
     place_ul = np.broadcast_to(np.arange(LENGTH), (users, LENGTH))
     score = (LENGTH - place_ul + draws.random((users, LENGTH))).ravel()
-    # At most one item from each 16 places of the user's walk through the catalogue, so no item repeats.
+    # At most one item from every 16 places on the user's walk through the catalogue, so no item repeats.
     held_out_up = np.arange(19) * 16 + draws.integers(0, 16, (users, 19))
     kept_up = draws.random((users, 19)) < 0.5
     kept_up[:, 0] = True
@@ -97,7 +103,10 @@ def _rows(
 
 
 def compute_expected(truth: pd.DataFrame, lists: pd.DataFrame, preset: str) -> dict[str, float]:
-    """Return values of this package by name `metric@k`, under the definition of a library."""
+    """Compute this package's values under a library's definition.
+
+    They are named `metric@k`.
+    """
     metrics = evaluate_frames(truth, lists, k=KS, metrics=METRICS, preset=preset).dropna(subset="k")
     return {
         f"{name}@{k}": value
@@ -106,13 +115,20 @@ def compute_expected(truth: pd.DataFrame, lists: pd.DataFrame, preset: str) -> d
 
 
 def system_preset(system: str) -> str:
-    """Return the preset that a system follows; the systems of this package follow RePlay."""
+    """Return the preset a system follows.
+
+    This package's own systems follow RePlay.
+    """
     library = system.split("-", maxsplit=1)[0]
     return "replay" if library == "ours" else library
 
 
 def largest_difference(values: dict[str, float], reference: dict[str, float]) -> float:
-    """Return the largest difference of a value. DataError if a metric or a cut-off is missing."""
+    """Return the largest difference in a value.
+
+    Raises:
+        DataError: a metric or a cut-off is missing.
+    """
     if values.keys() != reference.keys():
         raise DataError(f"values of {sorted(values)}", f"expected {sorted(reference)}")
     return max(abs(values[name] - value) for name, value in reference.items())
@@ -123,7 +139,7 @@ def time_system(system: str, folder: Path, environments: Path) -> Row:
     python = find_interpreter(system, environments)
     script = str(ROOT / "jobs" / "bench" / "time_lists.py")
     command = [python, script, system, str(folder), ",".join(map(str, KS))]
-    # Workers use the interpreter of their own environment.
+    # Workers use their own environment's interpreter.
     run = run_process(command, environment={"PYSPARK_PYTHON": python})
     if run.code:
         raise ConfigError(f"{system} failed", run.errors[-800:])
@@ -140,7 +156,7 @@ def find_interpreter(system: str, environments: Path) -> str:
 
 
 def make_record(system: str, users: int, seconds: float, turn: int) -> Row:
-    """Return one line of `--output`."""
+    """Make one line for `--output`."""
     return {
         "benchmark": "lists",
         "system": system,
@@ -155,7 +171,10 @@ def make_record(system: str, users: int, seconds: float, turn: int) -> Row:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Generate the lists once, run systems in turns, check values, print medians and ratios."""
+    """Generate the lists, run systems in turns, and compare.
+
+    Values are checked, medians and ratios printed.
+    """
     systems = cli.parse_names(args.systems, "--systems")
     for system in systems:
         find_interpreter(system, args.environments)
@@ -179,7 +198,11 @@ def main(args: argparse.Namespace) -> int:
 
 
 def check_run(system: str, run: Row, reference: dict[str, float]) -> str:
-    """Return a line on a run. DataError if its values differ from the preset of this package."""
+    """Describe a run in a line.
+
+    Raises:
+        DataError: its values differ from this package's preset.
+    """
     off = largest_difference(run["values"], reference)
     if off > 1e-9:
         raise DataError(f"{system}: values differ by {off:.1e}", "from our preset of that name")
@@ -187,7 +210,10 @@ def check_run(system: str, run: Row, reference: dict[str, float]) -> str:
 
 
 def format_table(runs: list[Row]) -> list[str]:
-    """Return a line for each system: median speed, and time relative to the first system by round."""
+    """Describe each system's median speed and relative time.
+
+    The time is relative to the first system, by round.
+    """
     seconds: dict[str, list[float]] = defaultdict(list)
     for row in runs:
         seconds[row["system"]].append(row["seconds"])

@@ -1,22 +1,22 @@
-"""Measure how much longer a night of many models takes than its arithmetic. Models are vectors.
+"""Time a night with many models beside its bare arithmetic.
 
     python jobs/bench/night.py                                     5 models x 20,000 users x 5,000 items
     python jobs/bench/night.py --models 12 --users 50000 --items 20000 --systems bare,local
     python jobs/bench/night.py --all-ranks                         no cut-off, AUC too
     python jobs/bench/night.py --storage folder,s3,s3+30ms          the same night on several storages
 
-`night` is `run_night` on an existing split and models: from stored user blocks and vectors to committed
-rankings, values of users, metrics, checks and runs, and the report. `local` is the same without Spark.
-`alone` is `night` with one model at a time (the setting `spark.recbench.models_at_once`). `bare` is the sum
-over models of ranking, metrics and bootstrap on arrays, by as many processes as Spark has threads, without
-output. The metrics of `bare` must equal the committed ones bit for bit, else the job fails. Making the
-world and compiling are not counted; a first turn of each is reported separately. At the end the job
-prints the peak memory of the largest worker of Spark, with mapped files, and the time of each stage.
+Models are vectors. `night` is `run_night` on an existing split and models: from stored user blocks and
+vectors to committed rankings, user values, metrics, checks and runs, and the report. `local` is the same
+without Spark. `alone` is `night` with one model at a time (the setting `spark.recbench.models_at_once`).
+`bare` sums ranking, metrics and bootstrap on arrays over models, by as many processes as Spark has
+threads, without output. Its metrics must equal the committed ones bit for bit, else the job fails. Making
+the world and compiling are not counted; each one's first turn is reported separately. At the end the job
+prints the peak memory of Spark's largest worker, with mapped files, and each stage's time.
 
-With `--storage` only `night` is run, in turns on each storage: a folder, an S3 server on this machine (that
-of the tests, which Go builds), and this server behind a proxy that makes each request longer. The job
-prints wall and CPU seconds, the CPU of server and proxy apart, and for a storage behind a proxy the
-requests of each stage. The metrics on all storages must be equal bit for bit, else the job fails.
+With `--storage` only `night` is run, in turns on each storage: a folder, an S3 server on this machine (as
+in the tests; Go builds it), and this server behind a proxy that makes each request longer. The job prints
+wall and CPU seconds, with server and proxy apart, and for a storage behind a proxy each stage's requests.
+The metrics on all storages must be equal bit for bit, else the job fails.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ USERS_PER_BATCH = 4096
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--models", type=cli.parse_count, default=5)
     flags.add_argument("--users", type=cli.parse_count, default=20_000)
@@ -111,7 +111,10 @@ def parser() -> cli.Parser:
 def run_bare(
     world: NightWorld, keys_u: npt.NDArray[np.int64], plan: MetricPlan, pool: Any, threads: int
 ) -> Any:
-    """Run all models without a night; return each model's rows of `metrics`."""
+    """Run all models without a night.
+
+    Returns each model's rows of `metrics`.
+    """
     results = []
     for folder in world.folders:
         bounds = np.linspace(0, len(keys_u), threads + 1).astype(int)
@@ -136,7 +139,7 @@ def run_bare(
 
 
 def _run_bare_part(plan: MetricPlan, part: tuple[Any, ...]) -> MetricTotals:
-    """Return the sums of some users for one model."""
+    """Sum some users' metrics for one model."""
     folder, start, stop, keys_u, known_un, truth_un = part
     users_ud = np.load(folder / "users.npy", mmap_mode="r")[start:stop]
     scorer = DotScorer(np.load(folder / "items.npy", mmap_mode="r"))
@@ -176,7 +179,10 @@ def _one_thread() -> None:
 
 
 def largest_worker_memory() -> float:
-    """Return the largest memory of one of Spark's Python processes in GiB, with mapped pages. Linux."""
+    """Return the largest Python worker's memory in GiB (Linux).
+
+    Mapped pages are included.
+    """
     sizes = [0.0]
     for process in list_tree():
         with suppress(OSError, AttributeError):
@@ -188,7 +194,11 @@ def largest_worker_memory() -> float:
 
 
 def check_results(store: FileTables, runs: dict[str, str], plan: MetricPlan, expected: list[Any]) -> None:
-    """Check that the committed metrics equal those of the bare arithmetic. Raises DataError."""
+    """Check that committed metrics equal the bare arithmetic's.
+
+    Raises:
+        DataError: one does not.
+    """
     table = delta_files.read_rows(store.location("metrics"), [("run_id", "in", list(runs.values()))])
     rows = {(row["run_id"], row["metric"], row["k"]): row for row in table.to_pylist()}
     columns = plan.table(plan.rank_metrics)
@@ -200,12 +210,15 @@ def check_results(store: FileTables, runs: dict[str, str], plan: MetricPlan, exp
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the systems in turns, or the night on several storages."""
+    """Compare systems in turns, or storages for one night."""
     return compare_storages(args) if args.storage else compare_systems(args)
 
 
 def compare_systems(args: argparse.Namespace) -> int:
-    """Make the world, run a warm-up night of each system, then run the systems in turns."""
+    """Make the world, warm each system up, then take turns.
+
+    A warm-up is a night.
+    """
     systems = args.systems.split(",")
     with tempfile.TemporaryDirectory(dir=args.folder) as place:
         folder, threads = Path(place), len(os.sched_getaffinity(0))
@@ -214,7 +227,7 @@ def compare_systems(args: argparse.Namespace) -> int:
         plan = make_metric_plan(request.evaluation, request.evaluation.resolve())
         nights = {name: StoredNights(name, request, folder) for name in systems if name != "bare"}
         first = {name: one.run_first(world) for name, one in nights.items()}
-        # It is measured here because Spark ends workers that are idle for a minute, as during `bare`.
+        # It is measured here because Spark ends workers idle for a minute, as during `bare`.
         gib = largest_worker_memory()
         keys_u = hash_ids(pa.array(map(str, range(args.users)), pa.string())).view(np.int64)
         with ProcessPoolExecutor(threads, get_context("spawn"), _one_thread) as pool:
@@ -240,7 +253,7 @@ def compare_systems(args: argparse.Namespace) -> int:
 
 
 class StoredNights:
-    """Nights of one system in a warehouse of its own."""
+    """One system's nights, in its own warehouse."""
 
     def __init__(self, name: str, request: Benchmark, folder: Path) -> None:
         self.name, self.request, self.root = name, request, str(folder / name)
@@ -249,23 +262,23 @@ class StoredNights:
 
     @cached_property
     def store(self) -> FileTables:
-        """The warehouse; Spark starts with the first one that needs it."""
+        """The warehouse; the first one to need Spark starts it."""
         if self.name == "local":
             return ArrowStore(self.root, workers=len(os.sched_getaffinity(0)))
         return Store(get_session("recbench-spark bench night"), self.root)
 
     def run_first(self, world: NightWorld) -> float:
-        """Store the split and run the first night; return its seconds."""
+        """Store the split and time the first night."""
         store_split(self.store, self.request, world)
         seconds, self.runs = run_nights(self.store, self.request, self.days, self.at_once)
         return seconds
 
     def run(self) -> float:
-        """Run the next night; return its seconds."""
+        """Time the next night."""
         return run_nights(self.store, self.request, self.days, self.at_once)[0]
 
     def list_stages(self) -> list[str]:
-        """Return a line for each night that has run, with its stages."""
+        """Describe each finished night's stages in a line."""
         nights = range(next(self.days))
         stages = [read_stages(self.store, FIRST_NIGHT + timedelta(days=n)) for n in nights]
         return [f"{self.name} {n} by stage: {line}" for n, line in zip(nights, stages, strict=True)]

@@ -1,4 +1,4 @@
-"""Nights of one world on several storages, for `night.py --storage`."""
+"""Run one world's nights on several storages, for `night.py --storage`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ from recbench_spark.storage.store import Store
 
 
 def compare_storages(args: argparse.Namespace) -> int:
-    """Make the world and its split on each storage, then run nights on them in turns."""
+    """Make the world, and run its nights on each storage.
+
+    Each storage gets the split; nights take turns.
+    """
     with tempfile.TemporaryDirectory(dir=args.folder) as place:
         folder = Path(place)
         with open_storages(args.storage.split(","), folder) as storages:
@@ -54,7 +57,10 @@ def compare_storages(args: argparse.Namespace) -> int:
 
 
 class StorageNights:
-    """Nights of one world on several storages, each of which gets the split before its first night."""
+    """Runs one world's nights on several storages.
+
+    Each storage gets the split before its first night.
+    """
 
     def __init__(self, args: argparse.Namespace, folder: Path) -> None:
         self.kinds = args.requests
@@ -67,7 +73,11 @@ class StorageNights:
         self.metrics: dict[int, list[Any]] = {}
 
     def run(self, storage: BenchStorage) -> Turn:
-        """Run the next night on a storage. Raises DataError where its metrics are not those of others."""
+        """Run the next night on a storage.
+
+        Raises:
+            DataError: its metrics are not those of others.
+        """
         if storage.name not in self.stores:
             storage.use(self.spark)
             store = self.stores[storage.name] = Store(self.spark, storage.root)

@@ -1,4 +1,7 @@
-"""The world of `night.py`: models that are vectors, their split, and nights that rank them."""
+"""Make the world for `night.py`, and run its nights.
+
+The world has models that are vectors, and their split.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +37,13 @@ from recbench_spark.storage.objects import read_bytes
 from recbench_spark.storage.packed_blocks import read_files
 
 KNOWN_ITEMS, HELD_OUT_ITEMS, PLANTED_SHARE = 47, 5, 0.3
-"""Number of training and held-out items of a user, and the share of held-out vectors in the user's."""
+"""A user's training and held-out items, and the planted share.
+
+The share is that of held-out vectors in the user's.
+"""
 
 USERS_PER_FILE = 20_000
-"""Users of a piece that a task reads."""
+"""Users in a piece, as a task reads it."""
 
 METRICS, KS = ("hit", "precision", "recall", "map", "mrr", "ndcg"), (10, 100)
 FIRST_NIGHT = date(2026, 1, 1)
@@ -51,7 +57,7 @@ KIND = f"{__name__}:StoredFactorsModel"
 
 
 class StoredFactorsModel(ModelConfig):
-    """A model of vectors in two files of a folder, for users and items."""
+    """A model with two vector files, for users and items."""
 
     behaviour: ClassVar[str] = f"{__name__}:StoredFactors"
     kind: Literal[KIND]  # type: ignore[valid-type]
@@ -59,7 +65,10 @@ class StoredFactorsModel(ModelConfig):
 
 
 class StoredFactors(ModelAdapter[StoredFactorsModel]):
-    """Vectors that are written to the table `embeddings` on first use, like those of a trained model."""
+    """Writes stored vectors to `embeddings` on first use.
+
+    They are then like those of a trained model.
+    """
 
     runs_local: ClassVar[bool] = True
 
@@ -77,7 +86,10 @@ class StoredFactors(ModelAdapter[StoredFactorsModel]):
 
 @dataclass(frozen=True)
 class NightWorld:
-    """The world of the night: a folder of vectors for each model, and (users, n) indices of items."""
+    """The night's world: vector folders and item indices.
+
+    There is a folder for each model, and indices are (users, n).
+    """
 
     folders: tuple[Path, ...]
     known_un: npt.NDArray[np.int32]
@@ -86,7 +98,10 @@ class NightWorld:
 
 
 def generate(args: argparse.Namespace, folder: Path) -> NightWorld:
-    """Draw random vectors for each model, with users moved towards their held-out items."""
+    """Draw random vectors for each model.
+
+    Users are moved towards their held-out items.
+    """
     draws = np.random.default_rng(42)
     known, truth = (
         np.sort(_distinct(draws, args.users, args.items, n), axis=1).astype(np.int32)
@@ -115,12 +130,15 @@ def generate(args: argparse.Namespace, folder: Path) -> NightWorld:
 
 
 def _distinct(draws: np.random.Generator, users: int, items: int, n: int) -> npt.NDArray[np.int64]:
-    """Draw n different items for each user: one from each n-th part of the catalogue."""
+    """Draw n different items for each user.
+
+    There is one from each n-th part of the catalogue.
+    """
     return draws.integers(0, items // n, (users, n)) + np.arange(n) * (items // n)
 
 
 def make_benchmark(args: argparse.Namespace, world: NightWorld) -> Benchmark:
-    """Return the benchmark of the night, as a file would declare it."""
+    """Make the night's benchmark, as a file would declare it."""
     models = [
         {"name": f"model{n}", "kind": KIND, "folder": str(folder)} for n, folder in enumerate(world.folders)
     ]
@@ -149,7 +167,10 @@ def _list_rows(rows: npt.NDArray[Any]) -> pa.ListArray:
 
 
 def store_split(store: FileTables, night_benchmark: Benchmark, world: NightWorld) -> None:
-    """Store user blocks and items as the split of the night, as if they came from a log."""
+    """Store user blocks and items as the night's split.
+
+    They look as if they came from a log.
+    """
     split_id = open_night(store, night_benchmark, FIRST_NIGHT).split_id
     for start in range(0, len(world.truth_un), USERS_PER_FILE):
         store.append(_make_blocks(world, split_id, start), schemas.USER_BLOCKS)
@@ -167,7 +188,7 @@ def store_split(store: FileTables, night_benchmark: Benchmark, world: NightWorld
 
 
 def _make_blocks(world: NightWorld, split_id: str, start: int) -> pa.Table:
-    """Return the rows of `user_blocks` of some users; all ratings are 1."""
+    """Make rows of `user_blocks` for some users; ratings are 1."""
     known, truth = (rows[start : start + USERS_PER_FILE] for rows in (world.known_un, world.truth_un))
     users, n = _name_ids(start, start + len(truth)), len(truth)
     names, kinds = zip(*((field.name, field) for field in schemas.HELD_OUT), strict=True)
@@ -197,7 +218,7 @@ def _make_blocks(world: NightWorld, split_id: str, start: int) -> pa.Table:
 def run_nights(
     store: FileTables, night_benchmark: Benchmark, days: Any, at_once: str
 ) -> tuple[float, dict[str, str]]:
-    """Run a night; return its seconds and run_ids. Its stages are logged."""
+    """Run and log a night; return its seconds and run_ids."""
     if store.spark is not None:
         store.spark.conf.set(MODELS_AT_ONCE_SETTING, at_once)
     day, journal = FIRST_NIGHT + timedelta(days=next(days)), Journal(io.StringIO())
@@ -210,17 +231,17 @@ def run_nights(
 
 
 def name_log(store: FileTables, day: date) -> str:
-    """Return the place of the log of a night."""
+    """Return the place of a night's log."""
     return f"{store.root}/logs/{day}.jsonl"
 
 
 def read_log(store: FileTables, day: date) -> list[dict[str, Any]]:
-    """Return the rows of the log of a night."""
+    """Read a night's log."""
     return [json.loads(line) for line in (read_bytes(name_log(store, day)) or b"").splitlines()]
 
 
 def list_stages(store: FileTables, day: date) -> list[Stage]:
-    """Return the stages of a night."""
+    """List a night's stages."""
     stages = []
     for row in read_log(store, day):
         end = datetime.fromisoformat(row["time"]).timestamp()
@@ -229,7 +250,7 @@ def list_stages(store: FileTables, day: date) -> list[Stage]:
 
 
 def read_stages(store: FileTables, day: date) -> str:
-    """Return the seconds of a night by stage, summed over models."""
+    """Describe a night's seconds by stage, summed over models."""
     seconds: dict[str, float] = {}
     for row in read_log(store, day):
         seconds[row["stage"]] = seconds.get(row["stage"], 0.0) + row.get("seconds", 0.0)
@@ -237,7 +258,7 @@ def read_stages(store: FileTables, day: date) -> str:
 
 
 def read_metrics(store: FileTables, runs: dict[str, str]) -> list[Any]:
-    """Return the metrics of a night by model, in order."""
+    """Read a night's metrics by model, in order."""
     models = {run_id: model for model, run_id in runs.items()}
     table = delta_files.read_rows(store.location("metrics"), [("run_id", "in", list(models))])
     return sorted(({**row, "run_id": models[row["run_id"]]} for row in table.to_pylist()), key=repr)

@@ -1,5 +1,7 @@
-"""Start the Spark session of another library, with the relevant lines of the properties file of this
-package."""
+"""Start another library's Spark session with this package's settings.
+
+The relevant lines of its properties file are taken.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ SETTINGS = ("spark.master", "spark.driver.memory", "spark.sql.shuffle.partitions
 
 
 def get_session() -> Any:
-    """Return a new session; each library's environment has a Spark of its own."""
+    """Start a new session; each environment has its own Spark."""
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     properties = Path(__file__).resolve().parents[2] / "conf" / "spark" / "local.conf"

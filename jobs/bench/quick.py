@@ -1,13 +1,13 @@
-"""Compare seconds and memory of kernels with the figures kept in the repository.
+"""Compare kernels' seconds and memory with the kept figures.
 
     make bench-quick                        some minutes; exit code 4 where something got worse
     python jobs/bench/quick.py --keep       keep what is measured now: docs/bench_quick.json
     python jobs/bench/quick.py --only lists --rounds 3
 
-Every run is a process of its own, in turns. Times are multiples of a fixed piece of work (a product and a
-sort) that runs just before in the same process, so that a busy or slower machine changes both. The noise of
-a figure is the spread of its turns. A figure is worse if it is above the kept one by more than the noise of
-both. Figures of another processor are shown and not judged.
+The repository keeps the figures. Every run is a process of its own, in turns. Times are multiples of a
+fixed piece of work (a product and a sort) that runs just before in the same process, so a busy or slower
+machine changes both. A figure's noise is the spread of its turns. A figure is worse if it is above the
+kept one by more than both noises. Figures from another processor are shown and not judged.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Work = Callable[[], object]
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--rounds", type=cli.parse_count, default=5, help="turns of all kernels (default 5)")
     flags.add_argument("--only", help="some of the kernels, by name")
@@ -62,7 +62,7 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run kernels in turns, then compare with the kept figures, or keep new ones."""
+    """Run kernels in turns, then compare or keep the figures."""
     if args.one:
         print(json.dumps(measure_kernel(KERNELS[args.one]())))
         return OK
@@ -87,7 +87,10 @@ def main(args: argparse.Namespace) -> int:
 
 
 def ranks(cutoff: int | None = None) -> Work:
-    """Prepare the ranks of all held-out items, 4,000 users x 20,000 items, or up to a cut-off."""
+    """Prepare ranks of all held-out items, or up to `cutoff`.
+
+    There are 4,000 users x 20,000 items.
+    """
     from jobs.bench import ranking  # noqa: PLC0415
 
     flags = ["--users", "4000", "--world", "planted"]
@@ -96,7 +99,10 @@ def ranks(cutoff: int | None = None) -> Work:
 
 
 def lists() -> Work:
-    """Prepare the evaluation of lists: `evaluate_frames`, 10,000 users with 100 rows each."""
+    """Prepare a list evaluation with `evaluate_frames`.
+
+    It has 10,000 users with 100 rows each.
+    """
     from jobs.bench import lists as rows  # noqa: PLC0415
 
     truth, ranked_lists = rows.generate(10_000)
@@ -104,7 +110,10 @@ def lists() -> Work:
 
 
 def bootstrap() -> Work:
-    """Prepare a bootstrap: 1,000 replicates of 30 sums over 20,000 users."""
+    """Prepare a bootstrap.
+
+    It has 1,000 replicates of 30 sums over 20,000 users.
+    """
     from recbench_spark.core.resampling import bootstrap_sums  # noqa: PLC0415
 
     values = np.random.default_rng(42).random((20_000, 30))
@@ -121,7 +130,7 @@ def _log(n: int) -> Any:
 
 
 def labels() -> Work:
-    """Prepare the labels of a million rows by a random split."""
+    """Prepare a million rows' labels by a random split."""
     from recbench_spark.config import Split  # noqa: PLC0415
     from recbench_spark.splits.labels import label_rows  # noqa: PLC0415
     from recbench_spark.splits.rules import make_rule  # noqa: PLC0415
@@ -131,7 +140,7 @@ def labels() -> Work:
 
 
 def audit() -> Work:
-    """Prepare the counts of a manifest over a million labelled rows."""
+    """Prepare a manifest's counts over a million labelled rows."""
     import pyarrow as pa  # noqa: PLC0415
 
     from recbench_spark.splits import audit as counts  # noqa: PLC0415
@@ -162,7 +171,10 @@ KERNELS: dict[str, Callable[[], Work]] = {
 
 
 def measure_unit() -> float:
-    """Return the seconds of a fixed piece of work: a product (arithmetic) and a sort (memory)."""
+    """Time a fixed piece of work.
+
+    It is a product (arithmetic) and a sort (memory).
+    """
     draws = np.random.default_rng(1)
     left, values = draws.random((700, 700)), draws.random(1_500_000)
 
@@ -175,7 +187,10 @@ def measure_unit() -> float:
 
 
 def measure_kernel(work: Work) -> dict[str, float]:
-    """Run one kernel in this process; return time in units and MiB of the fastest of three warm runs."""
+    """Measure one kernel in this process, in units and MiB.
+
+    The fastest of three warm runs counts.
+    """
     work()
     spent, units = [], []
     for _ in range(3):
@@ -186,7 +201,10 @@ def measure_kernel(work: Work) -> dict[str, float]:
 
 
 def run_one(name: str) -> dict[str, float]:
-    """Run one kernel in a process of its own, with one thread for libraries."""
+    """Run one kernel in its own process.
+
+    Libraries have one thread.
+    """
     run = run_process([sys.executable, str(Path(__file__)), "--one", name], environment=ONE_THREAD)
     if run.code:
         raise DataError(f"kernel {name} failed", run.errors[-800:])
@@ -194,20 +212,23 @@ def run_one(name: str) -> dict[str, float]:
 
 
 def summarise_turns(runs: list[dict[str, float]]) -> dict[str, Figure]:
-    """Return a figure for each measure of a kernel."""
+    """Make a figure for each of a kernel's measures."""
     return {name: make_figure([run[name] for run in runs]) for name in runs[0]}
 
 
 # ------------------------------------------------------------------------------------ comparing
 
 COMPARED_MEASURES = {"units": "time", "mib": "memory"}
-"""Measures that are compared; seconds are only printed."""
+"""Compared measures; seconds are only printed."""
 
 
 def compare_figures(
     figures: dict[str, dict[str, Figure]], earlier: dict[str, dict[str, list[float]]]
 ) -> tuple[list[str], list[str]]:
-    """Return a line for each kernel and measure, and those worse by more than noise."""
+    """Describe each kernel's measures, and list the worse ones.
+
+    A worse one exceeds the noise.
+    """
     lines, worse = [], []
     for name, measured in figures.items():
         for measure, word in COMPARED_MEASURES.items():
@@ -228,7 +249,10 @@ def compare_figures(
 
 
 def read_figures(path: Path) -> dict[str, Any]:
-    """Read the kept figures, by processor and kernel. An older file has those of one processor."""
+    """Read the kept figures, by processor and kernel.
+
+    An older file has one processor's.
+    """
     if not path.exists():
         raise ConfigError(f"no figures in {path}", "--keep writes them")
     document = json.loads(path.read_text())
@@ -239,7 +263,10 @@ def read_figures(path: Path) -> dict[str, Any]:
 
 
 def write_figures(path: Path, figures: dict[str, dict[str, Figure]]) -> None:
-    """Write the figures of this processor. Kernels that were not run and other processors keep theirs."""
+    """Write this processor's figures.
+
+    Kernels that were not run and other processors keep theirs.
+    """
     before, here = read_figures(path) if path.exists() else {}, describe_processor()
     rounded = {
         name: {measure: [round(x, 4) for x in one] for measure, one in measured.items()}
@@ -251,7 +278,7 @@ def write_figures(path: Path, figures: dict[str, dict[str, Figure]]) -> None:
 
 
 def describe_processor() -> str:
-    """Return the name of the processor and its number of threads."""
+    """Name the processor and its number of threads."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

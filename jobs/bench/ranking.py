@@ -1,4 +1,4 @@
-"""Measure ranking beside its limit and beside other systems, in turns, on this machine.
+"""Time ranking beside its limit and beside other systems.
 
     python jobs/bench/ranking.py    in one process, one thread: minutes, no Spark
     python jobs/bench/ranking.py --items 100000 --world planted
@@ -7,14 +7,15 @@
     python jobs/bench/ranking.py --device cuda    on a GPU, with torch and numpy alone
     python jobs/bench/ranking.py --record bench/ranks.jsonl --warehouse warehouse/bench
 
-Systems: `product` is the bare blocked matrix product and nothing else, the limit of anything that scores
-all pairs; `topk` is the fast full ranking of RecBole (scores, training items to -inf, torch.topk, look
-the held-out items up). This package counts ranks, of all held-out items (`ranks`) or up to a cut-off, in
-float32 (`float32@k`) or with 8-bit products and bounds where they are faster (`ranks@k`). `spark` is this
-package from stored user blocks to committed metrics of each user and of all, `spark: ranks` to committed
-ranks. In the random world most held-out items are far down the ranking, which is easy; in the `planted`
-world they are near the top. On a GPU there are also `topk-tf32`, the list from TF32 products, and
-`kernel@k`, which is `ranks@k` without the preparation on the CPU. Compare ratios, not absolute times.
+All run in turns on this machine. `product` is the bare blocked matrix product and nothing else, the limit
+for anything that scores all pairs; `topk` is RecBole's fast full ranking (scores, training items to -inf,
+torch.topk, look the held-out items up). This package counts ranks, for all held-out items (`ranks`) or up
+to a cut-off, in float32 (`float32@k`) or with 8-bit products and bounds where they are faster
+(`ranks@k`). `spark` is this package from stored user blocks to committed metrics, by user and overall,
+`spark: ranks` to committed ranks. In the random world most held-out items are far down the ranking, which
+is easy; in the `planted` world they are near the top. On a GPU there are also `topk-tf32`, the list from
+TF32 products, and `kernel@k`, which is `ranks@k` without the preparation on the CPU. Compare ratios, not
+absolute times.
 """
 
 from __future__ import annotations
@@ -67,20 +68,23 @@ from recbench_spark.ranking.kernels.positives import (
 from recbench_spark.ranking.kernels.scorers import DotScorer, UserBlock, count_ranks
 
 BLOCK, TILE = 256, 1000
-"""Users and items of one product: the fastest sizes for the bare product."""
+"""Users and items in one product: the fastest sizes for the bare product."""
 
 GPU_BLOCK, GPU_TILE = 4096, 16384
-"""Users and items of one product on a GPU, where small products are slow."""
+"""Users and items in one product on a GPU, where small products are slow."""
 
 PLANTED_SHARE = 0.3
-"""Share of the held-out vectors in a user's: a quarter of held-out items rank among the first 100."""
+"""Share of held-out vectors in a user's own.
+
+A quarter of held-out items rank among the first 100.
+"""
 
 SEPARATE_SYSTEMS = ("spark", "mllib", "faiss")
-"""Systems that run in a process of their own."""
+"""Systems with a process of their own."""
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--users", type=cli.parse_count, default=6400)
     flags.add_argument("--items", type=cli.parse_count, default=20_000)
@@ -103,7 +107,10 @@ def parser() -> cli.Parser:
 
 
 class RankingTask:
-    """Factors of users and items, items to leave out (about 47 a user), held-out items (about 5 a user)."""
+    """Factors of users and items, with masked and held-out items.
+
+    A user has about 47 items to leave out, and about 5 held-out ones.
+    """
 
     def __init__(
         self,
@@ -119,11 +126,11 @@ class RankingTask:
 
     @cached_property
     def prepare(self) -> PreparedBlock:
-        """Return the sorted lists and scored held-out items that kernels start from."""
+        """Sorted lists and scored held-out items, where kernels start."""
         return prepare_products(self.scorer.products, self.users_ud, self.truth, self.masked)
 
     def save(self, folder: Path) -> None:
-        """Write the files that `time_ranks.py` and `--factors` read."""
+        """Write the files for `time_ranks.py` and `--factors`."""
         np.save(folder / "users.npy", self.users_ud)
         np.save(folder / "items.npy", self.items_id)
         lists = {"masked": self.masked, "truth": self.truth}
@@ -133,7 +140,7 @@ class RankingTask:
 
 
 def generate(args: argparse.Namespace) -> RankingTask:
-    """Draw random factors; `planted` moves each user towards the held-out items."""
+    """Draw random factors; `planted` moves users to held-out items."""
     draws = np.random.default_rng(42)
     users_ud = draws.standard_normal((args.users, args.dims), np.float32)
     items_id = draws.standard_normal((args.items, args.dims), np.float32)
@@ -150,7 +157,7 @@ def _lists(draws: np.random.Generator, users: int, items: int, n: int) -> ItemLi
 
 
 def load_task(folder: Path) -> RankingTask:
-    """Read factors that were trained elsewhere."""
+    """Read factors trained elsewhere."""
     names = ("users.npy", "items.npy", "lists.npz")
     missing = [name for name in names if not (folder / name).exists()]
     if missing:
@@ -177,7 +184,10 @@ def product(world: RankingTask, device: str) -> None:
 
 
 def topk(world: RankingTask, device: str, k: int) -> npt.NDArray[np.bool_]:
-    """Return hits in the top k: scores, training items set to -inf, torch.topk."""
+    """Return hits in the top k, by scores and torch.topk.
+
+    Training items are set to -inf.
+    """
     users, items = _factors(world, device)
     step, hits = _cut(device)[0], []
     for start in range(0, len(users), step):
@@ -203,14 +213,17 @@ def _cut(device: str) -> tuple[int, int]:
 
 @cache
 def _factors(world: RankingTask, device: str) -> list[torch.Tensor]:
-    """Return users and items, copied to the device before the clock starts."""
+    """Copy users and items to the device, before timing."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch warns of read-only arrays, which are never written to
+        warnings.simplefilter("ignore")  # torch warns about read-only arrays, which are never written to
         return [torch.from_numpy(array).to(device) for array in (world.users_ud, world.items_id)]
 
 
 def topk_tf32(world: RankingTask, device: str, k: int) -> npt.NDArray[np.bool_]:
-    """Return hits as `topk` does, from factors rounded to 10 bits: faster and not exact."""
+    """Return hits like `topk`, from factors rounded to 10 bits.
+
+    This is faster and not exact.
+    """
     torch.set_float32_matmul_precision("high")
     try:
         return topk(world, device, k)
@@ -219,7 +232,10 @@ def topk_tf32(world: RankingTask, device: str, k: int) -> npt.NDArray[np.bool_]:
 
 
 def kernel(world: RankingTask, device: str, cutoff: int | None = None) -> RankCounts:
-    """Count ranks from prepared lists, with copies to the device and back."""
+    """Count ranks from prepared lists.
+
+    Copies to the device and back are included.
+    """
     plan, tally = world.prepare.plan, Tally(*(one.copy() for one in world.prepare.tally))
     devices.count_products(world.prepare._replace(tally=tally), CountingSettings(cutoff=cutoff), device)
     return gather_counts(plan, tally, count_candidates(world.scorer.scored_i, plan), cutoff, None)
@@ -234,7 +250,10 @@ def ranks(world: RankingTask, device: str, **settings: Any) -> RankCounts:
 
 
 def local_systems(world: RankingTask, args: argparse.Namespace) -> dict[str, Callable[[], object]]:
-    """Return the systems of this process. The product is always among them, for the ratios."""
+    """Return this process's systems.
+
+    The product is always among them, for the ratios.
+    """
     device, k = args.device, args.k
     every: dict[str, Callable[[], object]] = {
         "product": lambda: product(world, device),
@@ -254,7 +273,13 @@ def local_systems(world: RankingTask, args: argparse.Namespace) -> dict[str, Cal
 
 
 def check_ranks(world: RankingTask, args: argparse.Namespace) -> None:
-    """Check ranks up to the cut-off against a full count (DataError), and report how `topk` agrees."""
+    """Check ranks up to the cut-off against a full count.
+
+    The agreement of `topk` is reported.
+
+    Raises:
+        DataError: they differ.
+    """
     count = ranks if args.device == "cpu" else kernel  # `kernel` sorts the lists once
     full, cut = count(world, args.device), count(world, args.device, cutoff=args.k)
     inside = full.above_p < args.k
@@ -275,13 +300,13 @@ def check_ranks(world: RankingTask, args: argparse.Namespace) -> None:
 def measure_turns(
     systems: dict[str, Callable[[], object]], rounds: int, device: str
 ) -> dict[str, list[float]]:
-    """Return the seconds of each system in each round, in turns, after one warm-up."""
+    """Time each system by round, in turns, after a warm-up."""
     timed_systems = {name: partial(measure_seconds, system, device) for name, system in systems.items()}
     return take_turns(timed_systems, rounds, warm_ups=1)
 
 
 def measure_seconds(system: Callable[[], object], device: str) -> float:
-    """Return the seconds of a system, until the device has finished."""
+    """Time a system, until the device has finished."""
 
     def work() -> None:
         system()
@@ -292,7 +317,7 @@ def measure_seconds(system: Callable[[], object], device: str) -> float:
 
 
 def measure_in_process(world: RankingTask, args: argparse.Namespace) -> list[Row]:
-    """Run all systems of this process in turns."""
+    """Run all systems in this process, in turns."""
     systems = local_systems(world, args)
     if not systems:
         return []
@@ -311,7 +336,10 @@ def measure_in_process(world: RankingTask, args: argparse.Namespace) -> list[Row
 
 
 def measure_separately(world: RankingTask, args: argparse.Namespace) -> list[Row]:
-    """Run systems in processes of their own, each in turns with the bare product."""
+    """Run systems in their own processes, beside the bare product.
+
+    Each takes turns with it.
+    """
     records: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         world.save(Path(folder))
@@ -326,13 +354,16 @@ def measure_separately(world: RankingTask, args: argparse.Namespace) -> list[Row
 
 
 def product_speed(world: RankingTask, args: argparse.Namespace) -> float:
-    """Return users a second of the bare product, for environments without torch."""
+    """Return the bare product's users a second.
+
+    Environments without torch need it.
+    """
     spent = measure_turns({"product": lambda: product(world, args.device)}, 1, args.device)
     return len(world.users_ud) / spent["product"][0]
 
 
 def time_system(system: str, folder: Path, args: argparse.Namespace) -> list[Row]:
-    """Return the lines that `time_ranks.py` prints for a system, one a round."""
+    """Return `time_ranks.py`'s lines for a system, one a round."""
     python = find_interpreter(system, args.environments)
     script, numbers = str(ROOT / "jobs" / "bench" / "time_ranks.py"), (str(args.k), str(args.rounds))
     run = run_process([python, script, system, str(folder), *numbers])
@@ -356,7 +387,7 @@ def make_record(
     turn: int,
     limit: Any,
 ) -> Row:
-    """Return one line of `--output`, which is also a row of the table `speed`."""
+    """Make one line for `--output`, and for the table `speed`."""
     items, dims = world.items_id.shape
     speed = users / seconds
     return {
@@ -379,7 +410,10 @@ def make_record(
 
 
 def format_table(records: list[Row]) -> list[str]:
-    """Return a line for each system: median speed, and its share of the bare product by round."""
+    """Describe each system's median speed, and its share.
+
+    The share is of the bare product, by round.
+    """
     lines = []
     for system in dict.fromkeys(row["system"] for row in records):
         rows = [row for row in records if row["system"] == system]
@@ -391,7 +425,10 @@ def format_table(records: list[Row]) -> list[str]:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Warm up, check values, run systems in turns and print ratios; or record earlier measurements."""
+    """Warm up, check values, take turns and print ratios.
+
+    With `--record` earlier measurements are recorded instead.
+    """
     if args.record:
         rows, place = record_rows(args.record, args.warehouse), args.warehouse
         print(f"{rows} measurements in {place}: recbench query --warehouse {place} 'FROM speed'")

@@ -1,15 +1,15 @@
-"""Measure seconds a step of rating models beside other libraries, in turns, one thread each.
+"""Time rating models' steps beside other libraries.
 
     tools/library_envs.sh surprise myfm
     python jobs/bench/ratings.py                                 1 million ratings, 64 factors
     python jobs/bench/ratings.py --rows 1000000,10000000 --rounds 2 --output runs.jsonl
 
-The log is generated, with planted factors and items of very unequal popularity. Each system fits it in a
-process of its own, round after round. Reading, building and compiling are not counted: the time of this
-package is the difference between a long and a short fit. A step of SGD is an epoch over all ratings, with
-biases and factors; this package shuffles them in each epoch, surprise goes through them user by user. A
-step of Gibbs is a draw of both sides. The table also has the RMSE on a held-out tenth, and the seconds
-that this package needs for the RMSE of the library.
+Systems take turns with one thread each. The log is generated, with planted factors and items with very
+unequal popularity. Each system fits it in its own process, round after round. Reading, building and
+compiling are not counted: this package's time is the difference between a long and a short fit. An SGD
+step is an epoch over all ratings, with biases and factors; this package shuffles them in each epoch,
+surprise goes through them user by user. A Gibbs step draws both sides. The table also has the RMSE on a
+held-out tenth, and the seconds this package needs for the library's RMSE.
 """
 
 from __future__ import annotations
@@ -46,11 +46,14 @@ SYSTEMS = ("ours-sgd", "surprise", "ours-gibbs", "myfm")
 LIBRARIES = ("surprise", "myfm")
 COMPARED_PAIRS = (("ours-sgd", "surprise"), ("ours-gibbs", "myfm"))
 MAX_STEPS_RATIO = 3
-"""Most steps of this package to reach the RMSE of the library, as a multiple of the library's steps."""
+"""Most steps this package takes to reach a library's RMSE.
+
+It is a multiple of the library's steps.
+"""
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--rows", type=cli.parse_counts, default=(10**6,), help="ratings, comma-separated")
     flags.add_argument("--dims", type=cli.parse_count, default=64)
@@ -81,7 +84,10 @@ def main(args: argparse.Namespace) -> int:
 
 
 def generate_ratings(rows: int) -> dict[str, np.ndarray[Any, Any]]:
-    """Return ratings in half stars of one pair in 25; a tenth is held out, few items have most."""
+    """Generate half-star ratings for one pair in 25.
+
+    A tenth is held out, and few items have most ratings.
+    """
     rng = np.random.default_rng(42)
     users, items, dims = int(6.25 * rows**0.5), int(4 * rows**0.5), 8
     u = rng.integers(0, users, int(rows * 1.2))
@@ -96,7 +102,10 @@ def generate_ratings(rows: int) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def measure_system(system: str, place: Path, args: argparse.Namespace) -> Row:
-    """Run a system in its own process; return seconds a step, steps, and RMSE after each step."""
+    """Run a system in its own process.
+
+    Returns seconds a step, steps, and RMSE after each step.
+    """
     library = system in LIBRARIES
     steps = args.steps * (1 if library else MAX_STEPS_RATIO)
     request = {"data": str(place), "dims": args.dims, "system": system, "steps": steps}
@@ -123,12 +132,18 @@ def system_settings(system: str, steps: int) -> Row:
 
 
 def make_chain(steps: int) -> Row:
-    """Return a chain of draws of both sides; the first is burnt if there are two."""
+    """Return a chain that draws both sides.
+
+    The first draw is burnt if there are two.
+    """
     return {"samples": max(1, steps - 1), "burn_in": min(1, steps - 1)}
 
 
 def run_own(request: Row) -> Row:
-    """Time a system of this package: a long fit minus a fit of one step, both compiled before."""
+    """Time this package's system: long fit minus one step.
+
+    Both are compiled before.
+    """
     data = np.load(request["data"])
     scale = (0.5, 5.0)
     sizes = {
@@ -162,7 +177,7 @@ def _time_fit(request: Row, train: Ratings, steps: int) -> tuple[float, Any]:
 
 
 def format_table(rows: int, runs: list[Row]) -> str:
-    """Return medians over rounds, and speeds relative to the library."""
+    """Format medians over rounds, and speeds beside the library."""
     last = {run["system"]: run for run in runs}
     seconds = {name: statistics.median(r["seconds"] for r in runs if r["system"] == name) for name in last}
     rounds = len(runs) // len(last)
@@ -177,7 +192,7 @@ def format_table(rows: int, runs: list[Row]) -> str:
 
 
 def time_to_match(own: Row, other: Row, seconds: dict[str, float]) -> str:
-    """Return the seconds that this package needs for the final RMSE of the library."""
+    """Describe this package's seconds to the library's final RMSE."""
     names = own["system"], other["system"]
     theirs = f"RMSE {other['rmse']:.4f}: {names[1]} {other['steps'] * seconds[names[1]]:.2f} s"
     before = own["steps"] - len(own["rmse_s"]) + 1  # step of the first RMSE: burn-in steps have none

@@ -1,22 +1,20 @@
-"""Measure the replay of generated auctions of 8 ads: the kernels in one process, and the job with Spark.
+"""Time auction replays: the kernels, and the job with Spark.
 
     python jobs/bench/replay.py                                              # 1,048,576 auctions
     python jobs/bench/replay.py --auctions 1000000 --pieces 10 --spark FOLDER
 
-A log is made in pieces. Queries follow Zipf's law with exponent 1, and there are a tenth as many as
-auctions. Steps of the kernels, in CPU seconds of one thread: the check of the log; the counts; the
-position curve with the sums of the log; one operating point of a model, and two of them, without intervals
-and with them. `kernel` is the sum of counts, curve and one point. Kernels are compiled before they are
-measured. Here each piece has queries of its own, and 65,536 auctions have as many rows as a part of a
-layout.
+Auctions have 8 ads. A log is made in pieces. Queries follow Zipf's law with exponent 1, and there are a
+tenth as many as auctions. The kernels' steps, in one thread's CPU seconds: the log's check; the counts;
+the position curve with the log's sums; one operating point for a model, and two, without intervals and
+with them. `kernel` sums counts, curve and one point. Kernels are compiled before they are measured. Here
+each piece has its own queries, and 65,536 auctions have as many rows as a layout's part.
 
 With --spark the log and two models are written to FOLDER as Parquet, and `recbench replay --engine spark`
-replays them in a warehouse of its own, which is removed afterwards: the first run lays the log out, the
-second one takes another model, the third one has four points. Tables of the same size stay for the next
+replays them in its own warehouse, which is removed afterwards: the first run lays the log out, the
+second one takes another model, the third one has four points. Tables with the same size stay for the next
 bench. All pieces share their queries, whose click rates differ from piece to piece; this changes no cost.
-Wall seconds stand beside CPU seconds of the whole tree of processes, and beside the load of the machine
-when a run begins; `peak_gib` is the memory of the tree, and `worker_gib` that of the largest process of
-Python.
+Wall seconds stand beside CPU seconds of the whole process tree, and beside the machine's load when a run
+begins; `peak_gib` is the tree's memory, and `worker_gib` the largest Python process's.
 """
 
 from __future__ import annotations
@@ -59,7 +57,7 @@ GRID = [replace(LOGGED, main_floor=floor) for floor in (0.02, 0.04, 0.06, 0.08)]
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--auctions", type=int, default=65_536, help="auctions of a piece (65,536)")
     flags.add_argument("--pieces", type=int, default=16, help="pieces of the log (16)")
@@ -70,7 +68,7 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Measure the kernels, or the job with Spark; print lines of JSON."""
+    """Measure the kernels or the job; print lines of JSON."""
     facts = {"auctions": args.auctions * args.pieces, "pieces": args.pieces, "replicates": args.replicates}
     if args.spark:
         rows = [{**facts, **row} for row in measure_job(args)]
@@ -89,12 +87,14 @@ def main(args: argparse.Namespace) -> int:
 def make_pieces(
     auctions: int, pieces: int, common_queries: bool = False
 ) -> Iterator[tuple[GeneratedAuctions, pa.Table]]:
-    """Yield each piece: its world, and its log with ids of auctions that no other piece has.
+    """Yield each piece: its world, and its log.
+
+    No other piece has its auction ids.
 
     Args:
-        auctions: auctions of a piece.
+        auctions: auctions in a piece.
         pieces: number of pieces.
-        common_queries: whether all pieces share their queries; if not, each has queries of its own.
+        common_queries: whether all pieces share their queries; if not, each has its own.
     """
     queries = max(1, auctions * (pieces if common_queries else 1) // 10)
     for number in range(pieces):
@@ -107,7 +107,7 @@ def make_pieces(
 
 
 def measure_kernels(auctions: int, pieces: int, replicates: int) -> Seconds:
-    """Return the CPU seconds of each step, over all pieces."""
+    """Return each step's CPU seconds, over all pieces."""
     seconds: Seconds = {}
 
     def measure(name: str, step: Callable[[], Result]) -> Result:
@@ -145,7 +145,10 @@ def measure_passes(log: AuctionParts, replicates: int, measure: Callable[..., An
 
 
 def measure_job(args: argparse.Namespace) -> Iterator[harness.Row]:
-    """Yield seconds and memory of three runs with Spark: with the layout, a second model, four points."""
+    """Yield seconds and memory of three runs with Spark.
+
+    They are: with the layout, a second model, four points.
+    """
     tables = make_tables(args.spark.absolute(), args.auctions, args.pieces)
     one = {**{name: [value] for name, value in POINT.items()}, "exponent": [1]}
     runs: dict[str, tuple[str, dict[str, list[Any]]]] = {
@@ -160,7 +163,10 @@ def measure_job(args: argparse.Namespace) -> Iterator[harness.Row]:
 
 
 def measure_run(config: Path, warehouse: Path) -> harness.Row:
-    """Run the job once; return its seconds, its memory and the lines of its progress."""
+    """Run the job once, and measure it.
+
+    Returns seconds, memory and progress lines.
+    """
     command = [sys.executable, str(harness.ROOT / "jobs" / "replay.py"), "--config", str(config)]
     load = os.getloadavg()[0]
     run = harness.run_process(
@@ -182,14 +188,19 @@ def measure_run(config: Path, warehouse: Path) -> harness.Row:
 
 
 def make_tables(folder: Path, auctions: int, pieces: int) -> Path:
-    """Write the log and two models of this size where no earlier bench has, and return their folder."""
+    """Write the log and two models, unless they exist.
+
+    An earlier bench may have written them.
+
+    They have this size. Returns their folder.
+    """
     tables = folder / f"{pieces}-pieces-of-{auctions}"
     make_folder_once(tables, partial(write_tables, auctions=auctions, pieces=pieces))
     return tables
 
 
 def write_tables(folder: Path, auctions: int, pieces: int) -> None:
-    """Write the log and two models, a file for each piece."""
+    """Write the log and two models, a file per piece."""
     for name in ("log", "model-0", "model-1"):
         (folder / name).mkdir(parents=True)
     for number, (world, log) in enumerate(make_pieces(auctions, pieces, common_queries=True)):
@@ -204,7 +215,7 @@ def write_tables(folder: Path, auctions: int, pieces: int) -> None:
 def write_config(
     folder: Path, tables: Path, model: str, grid: dict[str, list[Any]], replicates: int
 ) -> Path:
-    """Write the file of a replay and return its path."""
+    """Write a replay file, and return its path."""
     document = {
         "name": "bench",
         "log": {"path": str(tables / "log")},

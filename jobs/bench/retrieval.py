@@ -1,13 +1,14 @@
-"""Measure indexes: the share of exact lists that they return, queries a second, seconds to build, bytes.
+"""Measure indexes: recall, speed, building time and bytes.
 
     python jobs/bench/retrieval.py                                 100,000 items in clusters, 64 dimensions
     python jobs/bench/retrieval.py --items 1000000 --kinds flat ivf lsh
     python jobs/bench/retrieval.py --vectors items.npy --queries users.npy      vectors of a model
 
-Each setting takes its turn beside the bare product of the block (numpy, no lists), exact lists of this
-package, and a search of the same file of faiss by hand, without exact scores. One thread works (set
-OMP_NUM_THREADS=1). Rates are of CPU seconds of this process: others may share the machine. Recall is
-measured at 10 and 100 against the exact lists, with no item left out.
+Recall is the share of exact lists an index returns; speed is in queries a second. Each setting takes its
+turn beside the block's bare product (numpy, no lists), this package's exact lists, and a search in the
+same faiss file by hand, without exact scores. One thread works (set OMP_NUM_THREADS=1). Rates are per CPU
+second of this process: others may share the machine. Recall is measured at 10 and 100 against the exact
+lists, with no item left out.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from recbench_spark.retrieval.search import IndexLists, make_builder, search_lis
 from recbench_spark.retrieval.settings import AnyIndexSettings
 
 Search = Callable[[Floats32], object]
-"""A search of a block of queries."""
+"""Searches a block of queries."""
 K = 100
 SWEEPS: dict[str, list[dict[str, Any]]] = {
     "flat": [{}],
@@ -52,24 +53,24 @@ SWEEPS: dict[str, list[dict[str, Any]]] = {
     ],
 }
 TILE = 1 << 16
-"""Items of a tile of the bare product, so that its result stays small."""
+"""Items in a tile of the bare product, so its result stays small."""
 DRAWN = 1 << 20
-"""Vectors that are drawn at once."""
+"""Vectors drawn at once."""
 SINGLE_QUERIES = 64
-"""Queries that are also searched one by one."""
+"""Queries also searched one by one."""
 BUILT = {"ivf": ("probes",), "hnsw": ("candidates",), "lsh": ("theta",), "flat": ()}
-"""Settings of a search: an index is built once for all of their values."""
+"""Search settings: an index is built once for all their values."""
 
 
 class World(NamedTuple):
-    """Vectors of items and of queries."""
+    """Vectors of items and queries."""
 
     products: Products
     queries_ud: Floats32
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--items", type=cli.parse_count, default=100_000)
     flags.add_argument("--users", type=cli.parse_count, default=2000, help="queries of a block")
@@ -87,7 +88,10 @@ def parser() -> cli.Parser:
 
 
 def make_world(args: argparse.Namespace) -> World:
-    """Draw items around centres, and queries around the same centres; or read vectors."""
+    """Draw items and queries around the same centres.
+
+    With `--vectors` they are read.
+    """
     if (args.vectors is None) != (args.queries is None):
         raise ConfigError("one of --vectors and --queries is missing", "give both, or none of them")
     if args.vectors is not None:
@@ -98,7 +102,7 @@ def make_world(args: argparse.Namespace) -> World:
     def draw_vectors(rows: int, spread: float) -> Floats32:
         near_n = draw.integers(0, args.clusters, rows)
         vectors_nd = np.empty((rows, args.dims), np.float32)
-        for start in range(0, rows, DRAWN):  # the draws of one block of all rows
+        for start in range(0, rows, DRAWN):  # the draws one block with all rows would get
             near = centres[near_n[start : start + DRAWN]]
             vectors_nd[start : start + DRAWN] = near + spread * draw.normal(size=near.shape)
         return vectors_nd
@@ -109,7 +113,7 @@ def make_world(args: argparse.Namespace) -> World:
 
 
 def list_exactly(world: World) -> RetrievedLists:
-    """Return the exact lists of all queries."""
+    """Return all queries' exact lists."""
     nothing = ItemLists(np.zeros(len(world.queries_ud) + 1, np.int64), np.zeros(0, np.int64))
     users = UserBlock(np.arange(len(world.queries_ud)), world.queries_ud)
     p = world.products
@@ -120,7 +124,7 @@ def list_exactly(world: World) -> RetrievedLists:
 
 
 def make_settings(kind: str, values: dict[str, Any], args: argparse.Namespace) -> AnyIndexSettings:
-    """Return the settings of an index of the sweep."""
+    """Make an index's settings in the sweep."""
     always: dict[str, Any] = {"always": args.always} if kind == "lsh" else {}
     if kind == "ivf" and args.cells:
         always["cells"] = args.cells
@@ -131,7 +135,10 @@ def make_settings(kind: str, values: dict[str, Any], args: argparse.Namespace) -
 def measure_setting(
     world: World, exact: RetrievedLists, readers: list[IndexReader], hand: Search | None, rounds: int
 ) -> dict[str, float]:
-    """Return recall and rates of one setting, in turns with the bare product, exact lists and faiss."""
+    """Measure one setting's recall and rates.
+
+    It takes turns with the bare product, exact lists and faiss.
+    """
     queries_ud, queries = world.queries_ud, len(world.queries_ud)
 
     def search(queries_ud: Floats32) -> IndexLists:
@@ -158,7 +165,10 @@ def measure_setting(
 
 
 def multiply_blocks(queries_ud: Floats32, vectors_id: Floats32) -> None:
-    """Multiply all queries with all items, 256 queries and `TILE` items at a time."""
+    """Multiply all queries with all items, in blocks.
+
+    A block has 256 queries and `TILE` items.
+    """
     out = np.empty((256, TILE), np.float32)
     for start in range(0, len(queries_ud), 256):
         block = queries_ud[start : start + 256]
@@ -168,7 +178,10 @@ def multiply_blocks(queries_ud: Floats32, vectors_id: Floats32) -> None:
 
 
 def open_by_hand(settings: AnyIndexSettings, folder: Path) -> Search | None:
-    """Return a search of an index's file by faiss alone; None for `lsh`, which is no file of faiss."""
+    """Search an index's file by faiss alone.
+
+    The result is None for `lsh`, which is no faiss file.
+    """
     if settings.kind == "lsh":
         return None
     faiss = load_faiss()

@@ -1,11 +1,11 @@
-"""Time the fit of a sequence model beside a plain loop in torch over the same model, in turns.
+"""Time a sequence model's fit beside a plain torch loop.
 
     python jobs/bench/sequences.py                     MovieLens 1M's size: 6,040 users, 3,706 items
     python jobs/bench/sequences.py --kind gru4rec
 
-Histories are drawn. Both ways do the same steps: the plain loop cuts padded windows out of one array and
-has no checkpoints, no epochs, and nothing made ahead. It prints the CPU seconds of this process, because
-other processes may share the machine, and the ratio of the medians.
+Histories are drawn. Both ways fit the same model in turns, with the same steps: the plain loop cuts
+padded windows out of one array and has no checkpoints, no epochs, and nothing made ahead. It prints this
+process's CPU seconds, because other processes may share the machine, and the ratio of the medians.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from recbench_spark.models.settings import make_model
 
 
 def draw_sequences(users: int, items: int, rows: int) -> Sequences:
-    """Return histories of lengths around a mean, popular items more often."""
+    """Draw histories around a mean length, popular items more often."""
     draw = np.random.default_rng(1)
     sizes = np.minimum(20 + draw.exponential(max(rows - 20, 1), users), items // 2).astype(np.int64)
     lists = [(items * draw.random(size) ** 2).astype(np.int32) for size in sizes]
@@ -42,12 +42,15 @@ def draw_sequences(users: int, items: int, rows: int) -> Sequences:
 
 
 def fit_here(sequences: Sequences, settings: Any) -> None:
-    """Fit by the project's loop."""
+    """Fit with the project's loop."""
     fit(SequenceTask(sequences, settings), settings.plan(), None, lambda _: None)
 
 
 def fit_plainly(sequences: Sequences, settings: Any) -> None:
-    """Fit by a plain loop: the newest items of each user, softmax over all items, Adam."""
+    """Fit with a plain loop.
+
+    It takes each user's newest items, softmax over all items, and Adam.
+    """
     module: Any = make_network(settings, sequences.items)
     token, length = cut_newest(sequences, np.arange(sequences.users), settings.memory + 1)
     optimiser = torch.optim.Adam(module.parameters(), lr=settings.rate, fused=True)
@@ -64,7 +67,7 @@ def fit_plainly(sequences: Sequences, settings: Any) -> None:
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--kind", choices=("sasrec", "gru4rec"), default="sasrec")
     flags.add_argument("--users", type=cli.parse_count, default=6040)

@@ -1,11 +1,11 @@
-"""Measure the seconds of small jobs, each in a process of its own.
+"""Time small jobs, each in its own process.
 
     python jobs/bench/small.py                 five rounds; with the nights it needs, a few minutes
     python jobs/bench/small.py --rounds 1 --only evaluate
 
-The inputs are generated: 6,000 rows of lists and of scores, vectors of 300 users and 500 items, a truth,
-and two nights of a small world, of which the second ends with a regression. Each job runs once before it is
-measured, so that kernels are compiled and files are cached. The job prints medians with their extremes.
+The inputs are generated: 6,000 rows of lists and scores, vectors for 300 users and 500 items, a truth,
+and two nights in a small world, the second with a regression. Each job runs once before it is measured,
+so kernels are compiled and files are cached. The job prints medians with their extremes.
 """
 
 from __future__ import annotations
@@ -41,11 +41,14 @@ models: [{{name: candidate, kind: {kind}}}]
 evaluation: {{k: [5, 10]}}
 regressions: [{{metric: ndcg, k: 10, drop: 0.01}}]
 """
-"""Benchmark file of a night with one model; on the second night another model has its name."""
+"""Benchmark file for a night with one model.
+
+On the second night another model has its name.
+"""
 
 
 class Case(NamedTuple):
-    """A job: its command, the seconds that it may take, and its exit code."""
+    """A job: command, goal in seconds, and exit code."""
 
     name: str
     goal: float
@@ -54,7 +57,7 @@ class Case(NamedTuple):
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--rounds", type=cli.parse_count, default=5)
     flags.add_argument("--only", default="", help="cases whose name holds this word")
@@ -83,7 +86,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def list_cases(folder: Path) -> list[Case]:
-    """Return all jobs that have a goal in seconds."""
+    """List all jobs with a goal in seconds."""
     truth, train, warehouse = (
         str(folder / name) for name in ("truth.parquet", "train.parquet", "warehouse")
     )
@@ -144,7 +147,10 @@ def make_inputs(folder: Path) -> None:
 
 
 def make_nights(folder: Path) -> None:
-    """Run two nights by Spark, unless they exist. The second model is worse than the first."""
+    """Run two nights by Spark, unless they exist.
+
+    The second model is worse than the first.
+    """
     for kind, day, code in (("popular", "2026-01-01", OK), ("random", "2026-01-02", REGRESSION)):
         argv = [
             "nightly",
@@ -157,7 +163,11 @@ def make_nights(folder: Path) -> None:
 
 
 def time_case(case: Case) -> Seconds:
-    """Run a job once. Raises DataError for an unexpected exit code."""
+    """Run a job once.
+
+    Raises:
+        DataError: its exit code is unexpected.
+    """
     job, *flags = case.argv
     command = [sys.executable, str(ROOT / "jobs" / f"{job}.py"), *flags]
     run = run_process(command)
@@ -167,7 +177,7 @@ def time_case(case: Case) -> Seconds:
 
 
 def format_table(cases: list[Case], runs: dict[str, list[Seconds]]) -> list[str]:
-    """Return the medians as Markdown; walls beyond their goal are bold."""
+    """Format medians as Markdown; walls beyond their goal are bold."""
     lines = ["| job | wall, s (smallest, largest) | goal | CPU, s |", "|---|---|---|---|"]
     for case in cases:
         walls = [run.wall for run in runs[case.name]]

@@ -1,9 +1,10 @@
-"""Time learning curves on Spark beside the ranking of as many ready vectors, for `curves.py --spark`.
+"""Time learning curves on Spark, for `curves.py --spark`.
 
-The curve starts from rows of the table `splits`: users and their rows cross one shuffle, and tasks fold
-in, rank and measure all prefixes and write rows of `curve_values`. The ready vectors start from Parquet
-files with one row for each prefix, with its vector and its lists of items, so that nothing is shuffled.
-Tasks rank up to the cut-off, measure, and write one value for each row. Both leave out means and intervals.
+They run beside the ranking of as many ready vectors. The curve starts from rows of the table `splits`:
+users and their rows cross one shuffle, and tasks fold in, rank and measure all prefixes and write rows of
+`curve_values`. The ready vectors start from Parquet files with one row for each prefix, with its vector
+and its item lists, so nothing is shuffled. Tasks rank up to the cut-off, measure, and write one value for
+each row. Both leave out means and intervals.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ FOLD_INS: dict[str, FoldInSettings] = {
     "als-explicit": RidgeFoldIn(0.1),
     "implicit_als": PairFoldIn(0.1, 0.003),
 }
-"""Fold-in of each kind: Spark's ALS in both forms, and iALS."""
+"""Fold-in by kind: Spark's ALS in both forms, and iALS."""
 
 READY = "user_key BIGINT, items ARRAY<INT>, relevance ARRAY<DOUBLE>, masked ARRAY<INT>, vector ARRAY<FLOAT>"
 VALUE = "user_key BIGINT, value DOUBLE"
@@ -78,7 +79,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class SparkWorld:
-    """Stored rows of a split, and the plan of a curve over them."""
+    """A split's stored rows, and a curve plan over them."""
 
     spark: SparkSession
     folder: Path
@@ -87,10 +88,10 @@ class SparkWorld:
     tasks: int
 
     def select_users(self) -> FrameBlocks:
-        """Return rows of `CURVE_USERS` from the rows of the split."""
+        """Return rows of `CURVE_USERS` from the split's rows."""
         rows = FrameRows(self.spark.read.parquet(str(self.folder / "splits.parquet")))
         parts = HeldOutUsers(("test", "valid"), HeldOut(of="users", test=0.9, valid=0.05), 42)
-        own = SharedRows(f"{self.source.rows.key}-ids", self.source.rows.files)  # arrays of their own
+        own = SharedRows(f"{self.source.rows.key}-ids", self.source.rows.files)  # their own arrays
         known = KnownItems(own, self.source.n_items)
         select = partial(curves.select_curve_users, known=known, held_out=parts, plan=self.plan)
         dealt = rows.deal(curves.LABELLED, partial(deal_users, tasks=self.tasks), self.tasks)
@@ -100,7 +101,10 @@ class SparkWorld:
 def run_spark(
     args: argparse.Namespace, vectors_id: Floats32, users: CurveUsers, request: CurveRequest
 ) -> None:
-    """Time both ways for each kind of fold-in, and print times, ratios and memory."""
+    """Time both ways for each kind of fold-in, and print.
+
+    Printed are times, ratios and memory.
+    """
     with TemporaryDirectory(dir=args.folder) as place:
         world = store_world(Path(place), vectors_id, users, request)
         print(f"Spark, {args.users:,} users, {args.points} points, {args.items:,} items, {args.dims} dims")
@@ -112,7 +116,7 @@ def run_spark(
 
 
 def store_world(folder: Path, vectors_id: Floats32, users: CurveUsers, request: CurveRequest) -> SparkWorld:
-    """Store items with vectors, and the rows of users as rows of a split."""
+    """Store items with vectors, and users' rows as a split's."""
     n_items, dims = vectors_id.shape
     index = np.arange(n_items, dtype=np.int32)
     bounds = pa.array(np.arange(n_items + 1, dtype=np.int32) * dims)
@@ -145,9 +149,10 @@ def store_world(folder: Path, vectors_id: Floats32, users: CurveUsers, request: 
 def time_kind(
     world: SparkWorld, fold_in: FoldInSettings, rounds: int, *, warm_ups: int
 ) -> tuple[dict[str, list[Seconds]], dict[str, int]]:
-    """Return the seconds of both ways in turns, and the largest memory of a worker of each in bytes.
+    """Time both ways in turns, and watch their workers' memory.
 
-    The first kind has a turn of each way to warm up: workers load libraries and the JVM compiles.
+    The memory is each way's largest worker, in bytes. The first kind has a turn of each way to warm up:
+    workers load libraries and the JVM compiles.
     """
     model = PrefixScorer(world.source, fold_in)
     ready = world.folder / "ready"
@@ -174,7 +179,7 @@ def write_ready(world: SparkWorld, model: PrefixScorer, ready: Path) -> None:
 
 
 def write_curve(world: SparkWorld, model: PrefixScorer) -> None:
-    """Write rows of `curve_values`, from the rows of the split."""
+    """Write rows of `curve_values`, from the split's rows."""
     users, member = world.select_users(), CurveMember("run", model)
     work = partial(_measure_rows, change=users.change, plan=world.plan, member=member)
     values = users.then(work, tuple(CURVE_ROWS.names)).rows(spark_columns(CURVE_ROWS))
@@ -187,14 +192,17 @@ def _measure_rows(rows: pa.Table, change: Change, plan: CurvePlan, member: Curve
 
 
 def rank_ready(world: SparkWorld, ready: Path) -> None:
-    """Write the value of each ready vector."""
+    """Write each ready vector's value."""
     task = partial(measure_ready_rows, world.source, world.plan.request)
     rows = world.spark.read.parquet(str(ready)).mapInArrow(task, VALUE)
     rows.write.mode("overwrite").parquet(str(world.folder / "ready_values"))
 
 
 def make_ready_rows(plan: CurvePlan, model: PrefixScorer, batches: Batches) -> Batches:
-    """Fold all prefixes in: a row of `READY` for each, from rows of `CURVE_USERS`."""
+    """Fold all prefixes in, a row of `READY` for each.
+
+    They come from rows of `CURVE_USERS`.
+    """
     _, folder = model.open()
     for batch in batches:
         for start in range(0, batch.num_rows, 1 << 10):
@@ -219,7 +227,7 @@ def _nest(offsets: Any, values: Any) -> pa.Array:
 
 
 def measure_ready_rows(source: DotSource, request: CurveRequest, batches: Batches) -> Batches:
-    """Rank and measure ready vectors: a value for each row of `READY`."""
+    """Rank and measure ready vectors, one value per `READY` row."""
     scorer = source.scorer()
     k = max(request.ks)
     for batch in batches:
@@ -242,7 +250,10 @@ def measure_ready_rows(source: DotSource, request: CurveRequest, batches: Batche
 
 @contextmanager
 def watch_workers(peaks: dict[str, int], name: str) -> Iterator[None]:
-    """Keep the largest own memory of one of Spark's Python workers (`RssAnon` of /proc, Linux)."""
+    """Keep the largest own memory among Spark's Python workers.
+
+    It is `RssAnon` of /proc (Linux).
+    """
     ended = threading.Event()
 
     def sample() -> None:
@@ -259,7 +270,7 @@ def watch_workers(peaks: dict[str, int], name: str) -> Iterator[None]:
 
 
 def largest_own_memory() -> int:
-    """Return the bytes of the largest Python worker, mapped files left out."""
+    """Return the largest Python worker's bytes, without mapped files."""
     sizes = [0]
     for process in list_tree():
         place = Path(f"/proc/{process.pid}")
@@ -271,9 +282,10 @@ def largest_own_memory() -> int:
 
 
 def measure_libraries() -> int:
-    """Return the bytes of own memory of a process that has loaded the libraries of a task, and no data.
+    """Return a process's own memory with a task's libraries.
 
-    A build of torch for GPUs alone takes some 270 MiB here: its tables of functions are written at load.
+    It is in bytes, and holds no data. A GPU build of torch alone takes some 270 MiB here: its function
+    tables are written at load.
     """
     script = (
         "import numba, pandas, pyarrow, torch, pyspark.sql, recbench_spark.analyses.curves.batched\n"
@@ -284,7 +296,7 @@ def measure_libraries() -> int:
 
 
 def read_heap(spark: SparkSession) -> int:
-    """Return the bytes that the driver's JVM uses after it has collected its garbage."""
+    """Return the driver JVM's used bytes after garbage collection."""
     assert spark._jvm is not None
     runtime = spark._jvm.java.lang.Runtime.getRuntime()
     runtime.gc()
@@ -292,7 +304,10 @@ def read_heap(spark: SparkSession) -> int:
 
 
 def describe_turns(name: str, turns: dict[str, list[Seconds]], peaks: dict[str, int]) -> str:
-    """Return the line of one kind: medians of wall and CPU seconds, their ratios, and memory of workers."""
+    """Describe one kind: medians, ratios and workers' memory.
+
+    Medians are of wall and CPU seconds.
+    """
     wall, cpu = (
         {way: statistics.median(getattr(one, unit) for one in seconds) for way, seconds in turns.items()}
         for unit in ("wall", "cpu")

@@ -1,7 +1,7 @@
-"""Storages of a bench: a folder, a real S3 server on this machine, and this server behind a slow network.
+"""Give a bench a folder, or an S3 server.
 
-The server (versitygw) and the proxy are those of the tests. Each runs in a process of its own, so that its
-CPU seconds are not counted as those of the job.
+The server may be slow: it is then the same one behind a slow network. The server (versitygw) and the
+proxy are the tests' own. Each runs in its own process, so its CPU seconds are not counted as the job's.
 """
 
 from __future__ import annotations
@@ -29,12 +29,15 @@ from tests.faulty_storage import Faults, Request, disturb
 from tests.object_storage import S3Server, serve
 
 NAME = re.compile(r"folder|s3(?:\+(?P<delay>\d+)ms)?")
-"""Names of storages: `folder`, `s3`, `s3+30ms`. The last one has 30 ms more a request."""
+"""Names of storages: `folder`, `s3`, `s3+30ms`.
+
+The last one has 30 ms more a request.
+"""
 
 
 @dataclass(frozen=True)
 class BenchStorage:
-    """A storage of a bench.
+    """A storage as a bench sees it.
 
     Attributes:
         name: its name on the command line.
@@ -51,7 +54,7 @@ class BenchStorage:
     pipe: Any = None
 
     def use(self, spark: SparkSession) -> None:
-        """Make this storage the one that the session and its workers reach."""
+        """Let the session and its workers reach this storage."""
         os.environ.update(self.environment)
         if self.environment:
             hadoop = spark.sparkContext._jsc.hadoopConfiguration()
@@ -69,7 +72,10 @@ class BenchStorage:
 
 
 class Turn(NamedTuple):
-    """A turn of a storage: seconds of the job, CPU seconds of server and proxy, and the requests."""
+    """One turn on a storage.
+
+    It has the job's seconds, the CPU seconds of server and proxy, and the requests.
+    """
 
     job: Seconds
     server_cpu: float
@@ -88,9 +94,9 @@ def measure_turn(storage: BenchStorage, spark: SparkSession, work: Any) -> Turn:
 
 @contextmanager
 def open_storages(names: Sequence[str], folder: Path) -> Iterator[list[BenchStorage]]:
-    """Start what the named storages need, below a folder; it ends with the block.
+    """Start what the named storages need, below a folder.
 
-    A session of Spark that starts within the block reaches all of them.
+    It ends with the block. A Spark session started within the block reaches all of them.
 
     Raises:
         ConfigError: a name is unknown.
@@ -134,7 +140,10 @@ def _open_storage(name: str, folder: Path, server: S3Server | None) -> Iterator[
 
 
 def _serve_proxy(server: S3Server, delay: float, pipe: Any) -> None:
-    """Serve a proxy in this process; each message is answered by the requests since the last one."""
+    """Serve a proxy in this process.
+
+    Each message is answered by the requests since the last one.
+    """
     with disturb(server, Faults(delay=delay)) as proxy:
         pipe.send(proxy.server.endpoint)
         while pipe.recv():
@@ -142,14 +151,20 @@ def _serve_proxy(server: S3Server, delay: float, pipe: Any) -> None:
 
 
 def _prepare_session(storages: Sequence[BenchStorage], folder: Path) -> None:
-    """Set what a session of Spark that reaches all storages reads at its start."""
+    """Set what a Spark session reads at its start.
+
+    The session reaches all storages.
+    """
     # Java reads its keys once, from the environment at its start.
     os.environ.update(storages[-1].environment)
     os.environ.setdefault(PROPERTIES, str(_write_properties(folder / "spark.conf")))
 
 
 def _write_properties(file: Path) -> Path:
-    """Write the settings of Spark: those of a local session, with the jars and settings for S3."""
+    """Write Spark's settings for a local session with S3.
+
+    The jars and settings for S3 are added.
+    """
     local, s3 = ((CONF / "spark" / name).read_text() for name in ("local.conf", "s3.conf"))
     added = [line for line in s3.splitlines() if line.startswith(("spark.jars.", "spark.hadoop."))]
     file.write_text("\n".join([local, *added, ""]))
@@ -157,7 +172,7 @@ def _write_properties(file: Path) -> Path:
 
 
 def print_turns(name: str, work: str, turns: list[Turn], base: list[Turn]) -> None:
-    """Print the turns of a storage beside those of the first one."""
+    """Print a storage's turns beside the first one's."""
     for number, (turn, beside) in enumerate(zip(turns, base, strict=True)):
         ratio = f"{turn.job.wall / beside.job.wall:.2f} of the first storage"
         cpu = f"{turn.job.cpu:.1f} CPU s, server and proxy {turn.server_cpu:.1f}"
@@ -169,7 +184,7 @@ def print_turns(name: str, work: str, turns: list[Turn], base: list[Turn]) -> No
 
 
 class Stage(NamedTuple):
-    """A stage of a night, in seconds since 1970."""
+    """A night's stage, in seconds since 1970."""
 
     name: str
     start: float
@@ -180,13 +195,15 @@ BETWEEN = "between stages"
 
 
 def find_stage(stages: Sequence[Stage], moment: float) -> str:
-    """Return the shortest stage that a moment lies in."""
+    """Find the shortest stage around a moment."""
     around = [stage for stage in stages if stage.start <= moment <= stage.end]
     return min(around, key=lambda stage: stage.end - stage.start).name if around else BETWEEN
 
 
 def describe_request(request: Request) -> str:
-    """Return a request without names: method, table, and whether it is of the table's log.
+    """Describe a request without names.
+
+    The text has method and table, and whether it belongs to the table's log.
 
     >>> describe_request(Request("GET", "/bucket/w/runs/_delta_log/00.json", 0.0, 0.1))
     'GET runs/_delta_log'
@@ -202,7 +219,7 @@ def describe_request(request: Request) -> str:
 
 
 def count_by_stage(stages: Sequence[Stage], requests: Sequence[Request]) -> dict[str, Counter[str]]:
-    """Return the number of requests of each kind by stage."""
+    """Count requests by kind and stage."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     for request in requests:
         counts[find_stage(stages, request.start)][describe_request(request)] += 1
@@ -210,7 +227,7 @@ def count_by_stage(stages: Sequence[Stage], requests: Sequence[Request]) -> dict
 
 
 def measure_waits(stages: Sequence[Stage], requests: Sequence[Request]) -> dict[str, float]:
-    """Return the seconds of each stage in which at least one request had no answer yet."""
+    """Return each stage's seconds with an unanswered request."""
     waits: dict[str, float] = defaultdict(float)
     covered = 0.0
     for request in sorted(requests, key=lambda request: request.start):
@@ -220,7 +237,10 @@ def measure_waits(stages: Sequence[Stage], requests: Sequence[Request]) -> dict[
 
 
 def format_requests(stages: Sequence[Stage], requests: Sequence[Request], kinds: bool) -> Iterator[str]:
-    """Yield a line for each stage: requests by method, seconds of waiting; with `kinds` by table too."""
+    """Yield a line for each stage.
+
+    It has requests by method and seconds of waiting; with `kinds` by table too.
+    """
     waits = measure_waits(stages, requests)
     for stage, counts in count_by_stage(stages, requests).items():
         methods: Counter[str] = Counter()

@@ -1,10 +1,11 @@
 # ruff: noqa: PLC0415 (each environment has only one of the systems)
-"""Call one system's metrics in this process whenever a line comes in, for `jobs/bench/call.py`.
+"""Call one system's metrics for each line, for `jobs/bench/call.py`.
 
     python jobs/bench/time_call.py SYSTEM FOLDER K,K,...
 
-FOLDER holds users.npy and items.npy (vectors in float32) and truth.npy (items held out of each user). Each
-line of output is JSON: first the CPU seconds of the imports, then seconds and values of each call.
+The calls run in this process. FOLDER holds users.npy and items.npy (vectors in float32) and truth.npy
+(each user's held-out items). Each output line is JSON: first the imports' CPU seconds, then each call's
+seconds and values.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from jobs.bench.harness import measure_own_cpu, time_call
 
 METRICS = ("ndcg", "recall", "precision", "map", "mrr", "hit")
 LISTED = 50
-"""Items of a list."""
+"""Items in a list."""
 BATCH = 1024
 """Users at once in WarpRec."""
 
@@ -33,7 +34,7 @@ Prepare = Callable[[Path, list[int]], Callable[[], Values]]
 
 
 def import_own() -> None:
-    """Import what a call of this package imports."""
+    """Import what this package's call imports."""
     import numpy as np  # noqa: F401
     import pandas as pd  # noqa: F401
 
@@ -41,7 +42,10 @@ def import_own() -> None:
 
 
 def prepare_lists(folder: Path, ks: list[int]) -> Callable[[], Values]:
-    """Prepare a call of this package with lists of 50 items; the lists are made before."""
+    """Prepare this package's call with lists of 50 items.
+
+    The lists are made before.
+    """
     import numpy as np
     import pandas as pd
 
@@ -54,7 +58,10 @@ def prepare_lists(folder: Path, ks: list[int]) -> Callable[[], Values]:
 
 
 def prepare_vectors(folder: Path, ks: list[int]) -> Callable[[], Values]:
-    """Prepare a call of this package with vectors: it computes all scores, and exact ranks of them."""
+    """Prepare this package's call with vectors.
+
+    It computes all scores, and exact ranks.
+    """
     import numpy as np
     import pandas as pd
 
@@ -83,7 +90,10 @@ def _call_own(truth: Any, ks: list[int], **system: Any) -> Values:
 
 
 def import_warprec() -> None:
-    """Import WarpRec's metrics without its packages, whose initialisation imports Ray."""
+    """Import WarpRec's metrics without its packages.
+
+    Their initialisation imports Ray.
+    """
     place = importlib.util.find_spec("warprec")
     assert place is not None and place.submodule_search_locations is not None
     root = Path(place.submodule_search_locations[0])
@@ -95,7 +105,10 @@ def import_warprec() -> None:
 
 
 def prepare_warprec(folder: Path, ks: list[int]) -> Callable[[], Values]:
-    """Prepare WarpRec's metric code on a matrix of all scores, which is made before."""
+    """Prepare WarpRec's metric code on a score matrix.
+
+    The matrix is made before.
+    """
     import numpy as np
     import torch
 
@@ -106,7 +119,10 @@ def prepare_warprec(folder: Path, ks: list[int]) -> Callable[[], Values]:
 
 
 def _call_warprec(scores: Any, truth: Any, ks: list[int]) -> Values:
-    """Measure all users in batches, with ties, shared blocks and relevance as its evaluator has them."""
+    """Measure all users in batches, like its evaluator.
+
+    Ties, shared blocks and relevance are as there.
+    """
     import torch
 
     registry = importlib.import_module("warprec.utils.registry").metric_registry
@@ -149,7 +165,7 @@ SYSTEMS: dict[str, tuple[Callable[[], None], Prepare]] = {
     "vectors": (import_own, prepare_vectors),
     "warprec": (import_warprec, prepare_warprec),
 }
-"""Imports of each system, and what makes its inputs."""
+"""Each system's imports, and what makes its inputs."""
 
 
 def answer_lines(system: str, folder: Path, ks: list[int]) -> None:

@@ -1,12 +1,12 @@
 # ruff: noqa: PLC0415 (each environment has only one of the libraries)
-"""Time metrics of lists by one system in this process, for `jobs/bench/lists.py`.
+"""Time one system's list metrics, for `jobs/bench/lists.py`.
 
     python jobs/bench/time_lists.py SYSTEM FOLDER K,K,...
 
 FOLDER holds lists.parquet (user_id, item_id, score) and truth.parquet (user_id, item_id), all integers,
-with the rows of each list together. The second pass is counted; the first pass, starting a session and
-making the inputs of a system (see each function) are not. Prints one line of JSON: seconds, values,
-version.
+with each list's rows together. The second pass in this process is counted; the first pass, starting a
+session and making a system's inputs (see each function) are not. Prints one line of JSON: seconds,
+values, version.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Values = dict[str, float]
 
 
 def run_own(folder: str, ks: list[int]) -> dict[str, Any]:
-    """Time this package from two pandas frames of rows."""
+    """Time this package from two pandas frames."""
     import pandas as pd
 
     from recbench_spark import __version__, evaluate_frames
@@ -47,7 +47,7 @@ def run_own(folder: str, ks: list[int]) -> dict[str, Any]:
 
 
 def run_own_spark(folder: str, ks: list[int]) -> dict[str, Any]:
-    """Time this package from one Parquet row per user to committed rows of `metrics`.
+    """Time this package from Parquet users to committed `metrics`.
 
     It includes 1,000 bootstrap replicates, as usual; the other systems have no intervals.
     """
@@ -86,7 +86,10 @@ def run_own_spark(folder: str, ks: list[int]) -> dict[str, Any]:
 
 
 def _store_users(folder: str) -> str:
-    """Write one row per user with truth and list, once; return the place."""
+    """Write one row per user with truth and list, once.
+
+    Returns the place.
+    """
     import pyarrow.parquet as pq
 
     from recbench_spark.evaluation import task_tables
@@ -113,7 +116,10 @@ def _store_users(folder: str) -> str:
 
 
 def run_own_spark_rows(folder: str, ks: list[int]) -> dict[str, Any]:
-    """Time the public call from two Spark frames on disk, with every check."""
+    """Time the public call from two Spark frames on disk.
+
+    It makes every check.
+    """
     from recbench_spark import __version__, evaluate
     from recbench_spark.runtime.session import get_session
 
@@ -131,7 +137,7 @@ def run_own_spark_rows(folder: str, ks: list[int]) -> dict[str, Any]:
 
 
 def replay_polars(folder: str, ks: list[int]) -> dict[str, Any]:
-    """Time RePlay from two polars frames of rows."""
+    """Time RePlay from two polars frames."""
     import polars as pl  # type: ignore[import-not-found]
 
     lists, truth = (pl.read_parquet(f"{folder}/{name}.parquet") for name in ("lists", "truth"))
@@ -140,7 +146,7 @@ def replay_polars(folder: str, ks: list[int]) -> dict[str, Any]:
 
 
 def replay_spark(folder: str, ks: list[int]) -> dict[str, Any]:
-    """Time RePlay from two Spark frames of rows that Spark keeps in memory."""
+    """Time RePlay from two Spark frames in memory."""
     spark = peer_session.get_session()
     lists, truth = (spark.read.parquet(f"{folder}/{name}.parquet").cache() for name in ("lists", "truth"))
     for frame in (lists, truth):
@@ -169,7 +175,10 @@ def _replay(lists: Any, truth: Any, ks: list[int]) -> Values:
 
 
 def rectools(folder: str, ks: list[int]) -> dict[str, Any]:
-    """Time RecTools from two pandas frames with ranks: `calc_metrics` merges them once."""
+    """Time RecTools from two pandas frames with ranks.
+
+    `calc_metrics` merges them once.
+    """
     import pandas as pd
     from rectools import metrics as theirs  # type: ignore[import-not-found]
 
@@ -187,7 +196,10 @@ def rectools(folder: str, ks: list[int]) -> dict[str, Any]:
 
 
 def ranx(folder: str, ks: list[int]) -> dict[str, Any]:
-    """Time ranx from a Qrels and a Run; making them from frames of text ids takes longer, uncounted."""
+    """Time ranx from a Qrels and a Run.
+
+    Making them from frames with text ids takes longer, uncounted.
+    """
     import pandas as pd
     from ranx import Qrels, Run, evaluate  # type: ignore[import-not-found]
 
@@ -217,7 +229,7 @@ def _rename_metrics(rows: Any) -> Values:
 def time_second_pass(
     run: Callable[[], Any], number: str, read: Callable[[Any], Values] = dict
 ) -> dict[str, Any]:
-    """Return the seconds of the second pass, and its values."""
+    """Return the second pass's seconds and values."""
     run()
     seconds, values = time_call(run)
     return {"seconds": seconds, "values": read(values), "version": number}

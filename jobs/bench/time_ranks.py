@@ -1,12 +1,12 @@
 # ruff: noqa: PLC0415 (each environment has only one of the libraries)
-"""Time ranks of held-out items, or lists, by one system in this process, for `jobs/bench/ranking.py`.
+"""Time one system's ranks or lists, for `jobs/bench/ranking.py`.
 
     python jobs/bench/time_ranks.py SYSTEM FOLDER K ROUNDS
 
 FOLDER holds users.npy, items.npy (float32) and lists.npz (written by `jobs/bench/ranking.py`). Prints a
-line of JSON per round: users, seconds, and users a second of the bare product, which takes turns with it in
-one thread.
-Starting the session, a first pass (of MLlib: over some users) and making the inputs are not counted.
+JSON line per round: users, seconds, and the bare product's users a second; it takes turns with the system
+in one thread. Starting the session, a first pass (of MLlib: over some users) and making the inputs are
+not counted.
 """
 
 from __future__ import annotations
@@ -27,14 +27,23 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from jobs.bench.harness import time_call
 
 System = tuple[Callable[[int], float | None], int]
-"""A function of the number of a pass, which may return the time of the commit; and the users of a pass."""
+"""A function of the pass number, with the users in a pass.
+
+It may return the commit's time.
+"""
 
 MAX_LIST_USERS = 4096
-"""Most users for whom slow systems make lists; their speed does not depend on the number."""
+"""Most users for whom slow systems make lists.
+
+Their speed does not depend on the number.
+"""
 
 
 def _store_factors(folder: Path) -> Any:
-    """Store user blocks and vectors in a warehouse; return it, its folder and the source rows."""
+    """Store user blocks and vectors in a warehouse.
+
+    Returns it, its folder and the source rows.
+    """
     from recbench_spark import schemas
     from recbench_spark.runtime.session import get_session
     from recbench_spark.storage.store import Store
@@ -51,9 +60,10 @@ def _store_factors(folder: Path) -> Any:
 
 
 def run_own(folder: Path, k: int) -> System:
-    """Time a night's work for a model: from stored blocks and vectors to committed results.
+    """Time a night's work for a model.
 
-    It includes 1,000 bootstrap replicates; the items were shared with workers before.
+    It goes from stored blocks and vectors to committed results, with 1,000 bootstrap replicates; the
+    items were shared with workers before.
     """
     from pyspark.sql import functions as F
 
@@ -93,7 +103,7 @@ def run_own(folder: Path, k: int) -> System:
 
 
 def _write_metrics(store: Any, plan: Any, run_id: str) -> None:
-    """Measure the rankings of a run like a night with one model at a time."""
+    """Measure a run's rankings like a one-model night."""
     import pyarrow as pa
     from pyspark.sql import functions as F
 
@@ -130,7 +140,7 @@ VECTOR = (
 
 
 def write_parquet(folder: Path) -> None:
-    """Write users with vectors and lists, and the catalogue, as rows."""
+    """Write users with vectors and lists, and the catalogue."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -157,9 +167,10 @@ def vectors(rows_nd: Any) -> Any:
 
 
 def mllib(folder: Path, k: int) -> System:
-    """Time lists of the first k by `recommendForAllUsers`, with all items, from cached factors.
+    """Time lists of the first k by `recommendForAllUsers`.
 
-    The factors are the starting values of ALS, since time does not depend on values.
+    All items are included; factors are cached. They are the starting values of ALS, since time does not
+    depend on values.
     """
     from pyspark.ml.recommendation import ALS
 
@@ -182,7 +193,10 @@ def mllib(folder: Path, k: int) -> System:
 
 
 def faiss(folder: Path, k: int) -> System:
-    """Time lists of the first k by a flat index in one thread, with all items, from the index."""
+    """Time lists of the first k by a flat index.
+
+    It has one thread, all items, and starts from the index.
+    """
     import faiss as theirs
 
     theirs.omp_set_num_threads(1)
@@ -197,7 +211,10 @@ def faiss(folder: Path, k: int) -> System:
 
 
 def product(folder: Path) -> Callable[[], None] | None:
-    """Time the bare blocked product in one thread; None without torch."""
+    """Time the bare blocked product in one thread.
+
+    The result is None without torch.
+    """
     try:
         import torch
     except ImportError:
@@ -217,7 +234,7 @@ def product(folder: Path) -> Callable[[], None] | None:
 
 
 def main(system: str, folder: Path, k: int, rounds: int) -> None:
-    """Run a warm-up pass, then rounds; the product runs before each."""
+    """Run a warm-up, then rounds with the product before each."""
     run, users = SYSTEMS[system](folder, k)
     bare = product(folder)
     run(-1)

@@ -1,10 +1,11 @@
 # ruff: noqa: PLC0415 (each environment has only one of the libraries)
-"""Time one split by one library in this process, for `jobs/bench/splits.py`.
+"""Time one library's split, for `jobs/bench/splits.py`.
 
     python jobs/bench/time_split.py SYSTEM PROTOCOL LOG OUT
 
-The log is Parquet (user_id, item_id: integers; rating; event_time: seconds). Prints one line of JSON:
-seconds from reading the log to the split written, CPU seconds of all processes, seconds for the session.
+The log is Parquet (user_id, item_id: integers; rating; event_time: seconds). The split runs in this
+process. Prints one line of JSON: seconds from reading the log to the written split, CPU seconds of all
+processes, seconds for the session.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ COLUMNS = {"col_user": "user_id", "col_item": "item_id"}
 
 
 def split_own(protocol: str, log: str, out: str) -> dict[str, float]:
-    """Read, check and label the log, write one Delta table; time the manifest separately."""
+    """Read, check and label the log into one Delta table.
+
+    The manifest is timed separately.
+    """
     from recbench_spark.config import Dataset, Split
     from recbench_spark.night.split import write_labelled_log
     from recbench_spark.runtime.session import get_session
@@ -54,7 +58,10 @@ def split_own(protocol: str, log: str, out: str) -> dict[str, float]:
 
 
 def split_with_replay(protocol: str, log: str, out: str) -> dict[str, float]:
-    """Split by RePlay: last item or fifth per user, or random rows. It has no random split by user."""
+    """Split by RePlay, which has no random split by user.
+
+    It takes last item or fifth per user, or random rows.
+    """
     from replay.splitters import (  # type: ignore[import-not-found]
         LastNSplitter,
         RandomSplitter,
@@ -72,7 +79,10 @@ def split_with_replay(protocol: str, log: str, out: str) -> dict[str, float]:
 
 
 def split_with_recommenders(protocol: str, log: str, out: str) -> dict[str, float]:
-    """Split by recommenders: per user by time or at random, or random rows. It has no leave-one-out."""
+    """Split by recommenders, which has no leave-one-out.
+
+    It splits per user by time or at random, or takes random rows.
+    """
     from recommenders.datasets import spark_splitters as theirs  # type: ignore[import-not-found]
 
     splitters: dict[str, Callable[[Any], Any]] = {
@@ -98,7 +108,7 @@ def split_with_library(split: Callable[[Any], Any], log: str, out: str) -> dict[
 
 
 def time_run(run: Callable[[], object], session: float) -> dict[str, float]:
-    """Return wall and CPU seconds of a run."""
+    """Return a run's wall and CPU seconds."""
     spent = measure_call(run)
     return {"seconds": spent.wall, "cpu": spent.cpu, "session": session}
 

@@ -1,15 +1,15 @@
-"""Replay generated logs of auctions: how often intervals hold the true lift of a new model, and its bias.
+"""Replay generated auction logs to test intervals and bias.
 
     python jobs/studies/auctions.py --worlds 200                 # unseen pairs below 1 %
     python jobs/studies/auctions.py --worlds 200 --unseen        # about a seventh of the ads shown
     python jobs/studies/auctions.py --worlds 200 --users 5000    # users are drawn
     python jobs/studies/auctions.py --worlds 200 --folder FOLDER # resumed: FOLDER keeps each world
 
-The true lift is the quotient of expected clicks of the new model and of the logging policy on the same
-auctions, minus 1. One line for each curve: how many worlds, coverage of 95 % intervals, mean lift, mean
-true lift, the standard deviation of the errors beside the mean standard error, and the share of worlds
-whose bounds (unseen pairs at 0 and as predicted) hold the truth. A world takes two to five seconds and
-two thirds of a GiB.
+How often do intervals hold a new model's true lift? The true lift divides its expected clicks by the
+logging policy's on the same auctions, minus 1. One line for each curve: worlds, coverage by 95 %
+intervals, mean lift, mean true lift, the errors' standard deviation beside the mean standard error, and
+the share of worlds whose bounds (unseen pairs at 0 and as predicted) hold the truth. A world takes two to
+five seconds and two thirds of a GiB.
 """
 
 from __future__ import annotations
@@ -37,14 +37,17 @@ CURVES = ("conditional", "plain")
 NOISE = 0.3
 
 REVISION = 1
-"""Revision of the kept numbers: raise it when a world, an estimate or its interval changes."""
+"""Revision of the kept numbers.
+
+Raise it when a world, an estimate or its interval changes.
+"""
 
 Results = dict[str, dict[str, float]]
-"""Numbers of one world for each curve."""
+"""One world's numbers for each curve."""
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--worlds", type=int, default=200, help="generated logs (200)")
     flags.add_argument("--auctions", type=int, default=100_000, help="auctions of each (100,000)")
@@ -70,7 +73,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def measure_worlds(args: argparse.Namespace) -> list[Results]:
-    """Replay the worlds that the folder does not have yet, and return all of them."""
+    """Replay the worlds the folder lacks, and return all."""
     results = []
     for seed in range(args.worlds):
         world = describe_world(args, seed)
@@ -87,13 +90,13 @@ def measure_worlds(args: argparse.Namespace) -> list[Results]:
 
 
 def name_world(world: AuctionWorld, args: argparse.Namespace) -> str:
-    """Return the name of a world's file; it identifies the numbers in it."""
+    """Name a world's file, which identifies its numbers."""
     settings = {"world": world.model_dump(), "replicates": args.replicates, "users": args.users}
     return digest({**settings, "revision": REVISION})
 
 
 def describe_world(args: argparse.Namespace, seed: int) -> AuctionWorld:
-    """Return the settings of a world."""
+    """Return a world's settings."""
     ads, participants = (200, 13) if args.unseen else (10, 8)
     return AuctionWorld(
         auctions=args.auctions, queries=args.queries, zipf=args.zipf, seed=seed,
@@ -102,7 +105,10 @@ def describe_world(args: argparse.Namespace, seed: int) -> AuctionWorld:
 
 
 def measure_world(world: AuctionWorld, replicates: int, users: int | None) -> Results:
-    """Replay one world under each curve: lift, bounds, truth and share of unseen pairs."""
+    """Replay one world under each curve.
+
+    Returns lift, bounds, truth and share of unseen pairs.
+    """
     generated = make_auctions(world)
     logged = add_users(generated.log, world, users) if users else generated.log
     log = check_auctions(logged, AuctionLog(world=world), "log")
@@ -135,7 +141,10 @@ def add_users(log: pa.Table, world: AuctionWorld, users: int) -> pa.Table:
 
 
 def read_lift(rows: list[dict[str, Any]]) -> dict[str, float]:
-    """Return the lift of clicks over the logged policy with its interval and bounds, as shares."""
+    """Return the click lift over the logged policy, as shares.
+
+    Its interval and bounds come along.
+    """
     logged = next(
         row["value"] for row in rows if row["metric"] == "clicks" and row["model"] == LOGGED_POLICY
     )

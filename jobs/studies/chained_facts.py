@@ -1,14 +1,15 @@
-"""Generate histories whose next item follows from two facts of the past: ?a, a>b and b>c give c.
+"""Generate histories whose next item follows from two facts.
 
-Items are questions ?a, facts a>b and answers c over ENTITIES entities. A user's facts are one cycle through
-all entities, in random order. Then QUESTIONS questions follow, each with its answer. The answer to ?a is
-the entity two steps after a. With the chance NOISE it is instead drawn from the entities that the user has
-not yet been answered and is not to be answered by a later rule. So who knows the facts can only guess at
-the noise, and the best possible values are known. No item is twice in a history. A model needs two steps:
-the question leads to a fact, and the fact to another one. The world was made for models with hops.
+After ?a, the facts a>b and b>c give c. Items are questions ?a, facts a>b and answers c over ENTITIES
+entities. A user's facts are one cycle through all entities, in random order. Then QUESTIONS questions
+follow, each with its answer. The answer to ?a is the entity two steps after a. With the chance NOISE it
+is instead drawn from the entities that neither earlier answers nor later rules use for this user. So even
+with all facts the noise is a guess, and the best possible values are known. No item is twice in a
+history. A model needs two steps: the question leads to a fact, and the fact to another one. The world was
+made for models with hops.
 
-Every user's last answer is what the models must predict. Users of the part train keep it, and fits set it
-aside for validation; that of the others is the part test, and their earlier items are given.
+Models must predict every user's last answer. Users in part train keep it, and fits set it aside for
+validation; the others' last answers are part test, and their earlier items are given.
 """
 
 from __future__ import annotations
@@ -30,13 +31,16 @@ ITEMS = 2 * ENTITIES + ENTITIES**2
 """Answers c are items 0 .. ENTITIES - 1, questions the next ones, then facts a>b by a and b."""
 
 LENGTH = ENTITIES + 2 * QUESTIONS
-"""Items of a user."""
+"""A user's items."""
 
 Items = npt.NDArray[np.int64]
 
 
 class BestValues(NamedTuple):
-    """BestValues are the values of a model that knows the rule, among items that a user does not have."""
+    """The values of a model that knows the rule.
+
+    Candidates are the items a user does not have.
+    """
 
     hit_at_1: float
     ndcg_at_10: float
@@ -57,7 +61,7 @@ def find_best_values() -> BestValues:
 
 
 def generate_histories(users: int, seed: int = 11) -> Items:
-    """Return (users, LENGTH) items of each user in the order of time."""
+    """Return each user's items by time, (users, LENGTH)."""
     draw = np.random.default_rng(seed)
     return np.array([_draw_history(draw) for _ in range(users)], np.int64).reshape(users, LENGTH)
 
@@ -80,13 +84,15 @@ def _draw_history(draw: np.random.Generator) -> list[int]:
 
 
 def write_log(folder: Path, users: int, test_users: int, seed: int = 11) -> None:
-    """Write `log.parquet` (user_id, item_id, event_time in seconds, part), as a night reads it.
+    """Write `log.parquet` as a night reads it.
+
+    Its columns are user_id, item_id, event_time (seconds) and part.
 
     Args:
         folder: the target; it is created if needed.
-        users: users of the part train.
+        users: users in part train.
         test_users: users whose last item is tested and whose others are given.
-        seed: seed of all draws.
+        seed: seed for all draws.
     """
     history_ul = generate_histories(users + test_users, seed)
     is_tested = np.arange(users + test_users) >= users

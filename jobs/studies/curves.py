@@ -1,4 +1,4 @@
-"""Study of learning curves: crossings of planted worlds, and five systems on real ratings.
+"""Study learning curves: planted crossings, and real ratings.
 
     python jobs/studies/curves.py planted --seeds 200
     python jobs/studies/curves.py systems --ratings ratings.tsv.gz --users 1000 --draws 5
@@ -6,14 +6,13 @@
 
 `planted`: two systems whose curves cross at 7.5 given ratings. How often does the interval hold the
 crossing, how wide is it, does the switching system beat both on users it has not seen? And how often is a
-crossing shown where one system leads everywhere? The exit code is 1 where a share is outside of its bound.
+crossing shown where one system leads everywhere? The exit code is 1 where a share is outside its bound.
 
-`systems`: SGD, ALS-WR, iALS, item-kNN and popularity are fitted without some users. Settings and epochs of
-SGD, and settings of ALS-WR, are those with the least RMSE on a tenth of the training ratings; the other
-systems have fixed settings. The users are folded in after 1 .. L ratings, and NDCG@50 is computed among all
-items and rated ones. Does a system that wins among the rated items win among all? The file has a header
-and the columns user, item, rating (or userId, movieId, rating) and, for `--order time`, timestamp. Spark is
-not used.
+`systems`: SGD, ALS-WR, iALS, item-kNN and popularity are fitted without some users. SGD's settings and
+epochs, and ALS-WR's settings, have the least RMSE on a tenth of the training ratings; the other systems
+have fixed settings. The users are folded in after 1 .. L ratings, and NDCG@50 is computed among all items
+and rated ones. Does the winner among rated items win among all? The file has a header and the columns
+user, item, rating (or userId, movieId, rating) and, for `--order time`, timestamp. Spark is not used.
 """
 
 from __future__ import annotations
@@ -58,22 +57,25 @@ from recbench_spark.ranking.kernels.scorers import DotScorer, NeighbourScorer, S
 from recbench_spark.splits.kernels.prefixes import PrefixRule, order_by_hash
 
 USERS, POINTS, NOISE = 1000, 20, 0.15
-"""Size of the planted world, and the standard deviation of a value of one system, user and point."""
+"""Size of the planted world, and the standard deviation of one value (system, user and point)."""
 
 SLOPE, MIDDLE, LEAD = 0.005, 7.5, 0.01
 """A - B = SLOPE (MIDDLE - l) where the curves cross, and LEAD at every point where they do not."""
 
 CROSSING = 7
-"""Points at which A leads."""
+"""Points where A leads."""
 
 LEAST_HOLDING, MOST_WIDTH, LEAST_BETTER, LEAST_REFUSING = 0.92, 5.0, 0.9, 0.92
-"""Bounds of the study: shares of seeds, and the mean width of the interval."""
+"""Bounds of the study: shares of seeds, and the interval's mean width."""
 
 # ------------------------------------------------------------------------------- planted worlds
 
 
 class PlantedCurves(NamedTuple):
-    """Values of two systems at the points 1 .. `POINTS`, (u, l) each, and the keys of the users."""
+    """Two systems' values at points 1 .. `POINTS`, (u, l).
+
+    The users' keys come along.
+    """
 
     keys_u: npt.NDArray[np.int64]
     first_ul: Floats
@@ -81,7 +83,7 @@ class PlantedCurves(NamedTuple):
 
 
 class CrossingTrial(NamedTuple):
-    """Result of one seed: see the bounds of the study."""
+    """One seed's result: see the bounds of the study."""
 
     holds: bool
     width: int
@@ -90,7 +92,10 @@ class CrossingTrial(NamedTuple):
 
 
 def make_world(seed: int, lead: Callable[[Floats], Floats]) -> PlantedCurves:
-    """Make two systems whose difference at a point is `lead`, with independent noise at each point."""
+    """Make two systems whose difference at a point is `lead`.
+
+    Noise is independent at each point.
+    """
     draw, points = np.random.default_rng(seed), np.arange(1.0, POINTS + 1)
     level, half = 0.2 + 0.2 * points / POINTS, lead(points) / 2
     noise = draw.normal(size=(2, USERS, POINTS)) * NOISE
@@ -99,7 +104,10 @@ def make_world(seed: int, lead: Callable[[Floats], Floats]) -> PlantedCurves:
 
 
 def try_world(seed: int, replicates: int = 1000) -> CrossingTrial:
-    """Find the crossing of a world, use it on other users, and look for one where there is none."""
+    """Find a world's crossing, and use it on other users.
+
+    A world without a crossing is searched too.
+    """
     given = range(1, POINTS + 1)
 
     def falling(points: Floats) -> Floats:
@@ -118,7 +126,10 @@ def try_world(seed: int, replicates: int = 1000) -> CrossingTrial:
 
 
 def run_planted(args: argparse.Namespace) -> int:
-    """Print the shares over all seeds; 1 if one is outside of its bound."""
+    """Print the shares over all seeds; 1 if one fails.
+
+    A share fails outside its bound.
+    """
     trials = np.array([try_world(seed, args.replicates) for seed in range(args.seeds)], np.float64)
     holds, width, better, refuses = trials.mean(axis=0)
     print(f"{args.seeds} seeds, {USERS} users, {POINTS} points, {args.replicates} replicates")
@@ -143,10 +154,10 @@ STARS = Definition(
     empty_users="zero",
     ties="expected",
 )
-"""Grades as in the source of the curves: rating - 3, kept below 0; a user without a liked row counts 0."""
+"""Grades as in the curves' source: rating - 3, kept below 0; a user without a liked row counts 0."""
 
 LOWEST = 128.0
-"""Signed NDCG@50 of half stars lies above minus this. Tests do not depend on the scale of the values."""
+"""Signed NDCG@50 of half stars lies above minus this. Tests do not depend on the values' scale."""
 
 COLUMNS = {"userId": "user", "movieId": "item"}
 
@@ -155,11 +166,11 @@ VALIDATION_SHARE = 0.1
 
 
 class SearchedKind(NamedTuple):
-    """A kind of model whose settings are searched for RMSE.
+    """A model kind whose settings are searched for RMSE.
 
     Attributes:
         space: ranges of the searched settings.
-        steps: name of the setting that is the number of epochs or sweeps.
+        steps: name of the setting for the number of epochs or sweeps.
         most: largest number of steps; the best number up to it is chosen for each setting.
     """
 
@@ -183,7 +194,10 @@ SEARCHED = {
 
 
 class CurveLog(NamedTuple):
-    """Ratings by dense index, sorted by user; `users` and `items` are the ids in the log."""
+    """Ratings by dense index, sorted by user.
+
+    `users` and `items` are the ids in the log.
+    """
 
     user_r: Ints
     item_r: Ints
@@ -200,14 +214,17 @@ class CurveLog(NamedTuple):
 
 
 class System(NamedTuple):
-    """A fitted system, and its way to fold prefixes in (None: it scores by history or by item)."""
+    """A fitted system, with its way to fold prefixes in.
+
+    None: it scores by history or by item.
+    """
 
     scorer: Scorer
     folder: PrefixFolder | None
 
 
 def read_log(path: str, ordered: bool) -> CurveLog:
-    """Read a file of ratings.
+    """Read a rating file.
 
     Raises:
         ConfigError: a column is missing.
@@ -225,7 +242,10 @@ def read_log(path: str, ordered: bool) -> CurveLog:
 
 
 def hold_users_out(log: CurveLog, count: int, fewest: int, seed: int) -> Bools:
-    """Choose users with enough rows by a hash of their ids; return true for their rows."""
+    """Choose users with enough rows, by id hash.
+
+    Returns true for their rows.
+    """
     keys_u = hash_longs(log.users, hash_longs(np.full(len(log.users), seed), start(len(log.users))))
     allowed = np.flatnonzero(np.bincount(log.user_r, minlength=len(log.users)) >= fewest)
     if len(allowed) < count:
@@ -237,7 +257,10 @@ def hold_users_out(log: CurveLog, count: int, fewest: int, seed: int) -> Bools:
 
 
 def fit_systems(train: CurveLog, dims: int, seed: int, trials: int) -> dict[str, System]:
-    """Fit the five systems on the users who stay; SGD and ALS-WR with settings for RMSE."""
+    """Fit the five systems on the users who stay.
+
+    SGD and ALS-WR have settings chosen for RMSE.
+    """
     ratings, liked = make_ratings(train), train.select(train.rating_r >= LIKED)
     ials = ImplicitAlsSettings(dims=dims)
     systems = {}
@@ -258,10 +281,10 @@ def make_ratings(log: CurveLog) -> Ratings:
 
 
 def search_rmse(train: Ratings, kind: str, dims: int, seed: int, trials: int) -> RatingSettings:
-    """Return the settings with the least RMSE on a part of the training ratings, and print them.
+    """Search the settings with the least RMSE, and print them.
 
-    No row of a user who is held out is seen. The RMSE is that after the best number of steps, and the
-    settings that are returned have this number.
+    The RMSE is measured on a part of the training ratings, after the best number of steps; the returned
+    settings have this number. No row from a held-out user is seen.
     """
     space, steps, most = SEARCHED[kind]
     watched_r = draw_held_out(train, VALIDATION_SHARE, seed)
@@ -280,12 +303,12 @@ def search_rmse(train: Ratings, kind: str, dims: int, seed: int, trials: int) ->
 
 
 def count_items(log: CurveLog) -> Floats:
-    """Return the rows of each item."""
+    """Count each item's rows."""
     return np.bincount(log.item_r, minlength=len(log.items)).astype(np.float64)
 
 
 def make_factor_system(fitted: Fit, settings: RatingSettings, train: CurveLog) -> System:
-    """Make a system of a factor model; items without training rows are not scored."""
+    """Turn a factor model into a system; unknown items unscored."""
     model, known_i = fitted.model, count_items(train) > 0
     assert isinstance(model, RatingFactorModel)
     vectors = np.asarray(model.q_id, np.float32)
@@ -309,7 +332,10 @@ def fit_neighbours(liked: CurveLog, k: int = 100) -> NeighbourScorer:
 def measure_systems(
     systems: Mapping[str, System], users: CurveUsers, orders: list[Ints], request: CurveRequest
 ) -> dict[str, Floats]:
-    """Return NDCG of each system, the mean over the orders of the rows, (u, l)."""
+    """Return each system's NDCG, (u, l).
+
+    It is the mean over the row orders.
+    """
     values: dict[str, Floats] = {}
     for name, system in systems.items():
         draws = [
@@ -321,7 +347,10 @@ def measure_systems(
 
 
 def print_curves(values: Mapping[str, Floats], users: CurveUsers, given: tuple[int, ...]) -> None:
-    """Print MANDCG with its interval, the spread over users, and some points of each curve."""
+    """Print each curve: MANDCG, spread, and some points.
+
+    MANDCG has its interval, and the spread is over users.
+    """
     shown = [at for at, point in enumerate(given) if point in (1, 2, 5, 10, 20, 50) or point == given[-1]]
     points = " | ".join(f"{given[at]} given" for at in shown)
     print(f"| system | MANDCG | 95 % interval | median | share below 0 | {points} |")
@@ -337,7 +366,12 @@ def print_curves(values: Mapping[str, Floats], users: CurveUsers, given: tuple[i
 
 
 def print_switch(values: Mapping[str, Floats], users: CurveUsers, given: tuple[int, ...]) -> None:
-    """Choose a pair and a place on one half of the users, and print what they give on the other half."""
+    """Choose a switch on half the users; test the others.
+
+    What it gives on these is printed.
+
+    A switch is a pair of systems and a place.
+    """
     half = np.arange(len(users.keys_u)) % 2 == 0
     first, then, switch = choose_switch({name: value_ul[half] for name, value_ul in values.items()}, given)
     first_ul, then_ul = values[first][~half], values[then][~half]
@@ -353,7 +387,10 @@ def print_switch(values: Mapping[str, Floats], users: CurveUsers, given: tuple[i
 
 
 def print_crossings(values: Mapping[str, Floats], users: CurveUsers, given: tuple[int, ...]) -> None:
-    """Print the crossing of every pair; the shares at the ends are adjusted for the number of pairs."""
+    """Print every pair's crossing.
+
+    The shares at the ends are adjusted for the number of pairs.
+    """
     pairs = list(combinations(values, 2))
     crossings: list[CurveCrossing] = [
         bootstrap_crossing(users.keys_u, values[a], values[b], given) for a, b in pairs
@@ -369,7 +406,7 @@ def print_crossings(values: Mapping[str, Floats], users: CurveUsers, given: tupl
 
 
 def run_systems(args: argparse.Namespace) -> int:
-    """Fit, fold in, rank and print, for both kinds of candidates."""
+    """Fit, fold in, rank and print, with both candidate sets."""
     if not args.ratings:
         raise ConfigError("systems need a file of ratings", "--ratings FILE")
     log = read_log(args.ratings, args.order == "time")
@@ -391,7 +428,7 @@ def run_systems(args: argparse.Namespace) -> int:
 
 
 def make_users(tested: CurveLog) -> CurveUsers:
-    """Return the users with rows, each with the hash of its id as its key."""
+    """Return users with rows; their id hashes are keys."""
     chosen, counts = np.unique(tested.user_r, return_counts=True)
     keys_u = hash_longs(tested.users[chosen], start(len(chosen))).view(np.int64)
     bounds = np.concatenate([[0], np.cumsum(counts)])
@@ -399,7 +436,7 @@ def make_users(tested: CurveLog) -> CurveUsers:
 
 
 def list_orders(tested: CurveLog, users: CurveUsers, args: argparse.Namespace) -> list[Ints]:
-    """Return the orders of the rows: by time, as they are, or several by hash."""
+    """Return row orders: by time, as stored, or by hash."""
     if args.order == "time":
         equal = count_equal_times(tested, users.offsets, args.points)
         print(f"{equal} users whose first {args.points} times agree")
@@ -413,7 +450,10 @@ def list_orders(tested: CurveLog, users: CurveUsers, args: argparse.Namespace) -
 def print_counts(
     log: CurveLog, train: CurveLog, users: CurveUsers, orders: list[Ints], points: int
 ) -> None:
-    """Print who cannot stand on the curve, and how many given items training does not know."""
+    """Print who cannot stand on the curve.
+
+    It also counts the given items training does not know.
+    """
     short = int((np.bincount(log.user_r, minlength=len(log.users)) <= points).sum())
     print(f"{short} of {len(log.users)} users have {points} ratings or fewer and are never held out")
     unknown_i = count_items(train) == 0
@@ -424,13 +464,16 @@ def print_counts(
 
 
 def count_equal_times(log: CurveLog, bounds: Ints, points: int) -> int:
-    """Count users whose first rows have one time, so that their order is that of the item ids."""
+    """Count users whose first rows have one time.
+
+    So their order is by item id.
+    """
     assert log.time_r is not None
     return sum(len(np.unique(log.time_r[first : first + points])) == 1 for first in bounds[:-1])
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("study", choices=("planted", "systems"), help="what to study")
     flags.add_argument("--seeds", type=cli.parse_count, default=200, help="number of planted worlds (200)")
@@ -447,7 +490,7 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the study that the command names."""
+    """Run the study named by the command."""
     return run_planted(args) if args.study == "planted" else run_systems(args)
 
 

@@ -1,24 +1,25 @@
-"""Study of items without edges, embedded by PinSage and GraphSAGE fitted with and without dropout.
+"""Study items without edges, with and without dropout.
 
     python jobs/studies/edgeless.py --seeds 3 --output edgeless.jsonl
     python jobs/studies/edgeless.py --kinds pinsage --dropouts 0,0.1 --seeds 1 --items 600
     python jobs/studies/edgeless.py --kinds graphsage --epochs 24 --decay 0.9
 
-The world is generated: items belong to 6 blocks, each of ten groups. A user likes 10 items of one group, 3
-of its block and 1 of all. Features are the centres of block and group with noise. A sixth of the items has
-features and no likes: nodes without edges, like new items. Two likes of each user are held out.
+PinSage and GraphSAGE embed the items. The world is generated: items belong to 6 blocks, each with ten
+groups. A user likes 10 items in one group, 3 in its block and 1 among all. Features are the centres of
+block and group with noise. A sixth of the items has features and no likes: nodes without edges, like new
+items. Two likes by each user are held out.
 
-For each kind, share of dropout (`neighbour_dropout`) and seed, a net is fitted and all items are embedded
-by the edges that they have. The study prints
-    edgeless   share of the 10 nearest items (by cosine) that are of the item's own block, of items without
-               edges; by chance it is a sixth
-    with_edges the same of all other items
-    raw        the same of items without edges by their features, without any net
-    hit_rate   share of the held-out likes that are among the first 20 of all items
+For each kind, dropout share (`neighbour_dropout`) and seed, a net is fitted and all items are embedded by
+their edges. The study prints
+    edgeless   of items without edges: share of their 10 nearest items (by cosine) in their own block; by
+               chance it is a sixth
+    with_edges the same for all other items
+    raw        the same for items without edges by their features, without any net
+    hit_rate   share of the held-out likes among the first 20 of all items
     gain       mean of 1 / log2(1 + rank) over the held-out likes
-    in_first   share of the users' first 20 places that items without edges take
-PinSage: 20 items that walks visit most, importance pooling, a user is the mean of its items. GraphSAGE:
-samples of 10 and 10 neighbours, mean pooling, a user is a node without features. Each seed has its own
+    in_first   share of the users' first 20 places taken by items without edges
+PinSage: the 20 items walks visit most, importance pooling, a user is the mean of its items. GraphSAGE:
+samples with 10 and 10 neighbours, mean pooling, a user is a node without features. Each seed has its own
 world, walks and weights. Differences are to no dropout within a seed, with 95 % intervals by Student's t.
 Each of `--processes` runs one seed at a time, without Spark.
 """
@@ -61,7 +62,7 @@ from recbench_spark.runtime.journal import Journal
 BLOCKS, GROUPS, DIMS, NOISE = 6, 10, 16, 3.3
 EDGELESS = 1 / 6
 LIKES = (10, 3, 1)
-"""Number of likes of a user: in one group, in its block, among all items."""
+"""A user's likes: in one group, in its block, among all items."""
 
 HELD_LIKES, NEAREST, FIRST, TOP, WIDTH = 2, 10, 20, 20, 32
 KINDS = ("pinsage", "graphsage")
@@ -72,10 +73,10 @@ Rows = npt.NDArray[np.int64]
 
 
 class EdgelessWorld(NamedTuple):
-    """A generated world of items, likes and features.
+    """A generated world with items, likes and features.
 
     Attributes:
-        block: (items,) of each item.
+        block: (items,) each item's block.
         features: (items, d).
         alone: (items,) items without likes.
         train: training likes.
@@ -90,7 +91,10 @@ class EdgelessWorld(NamedTuple):
 
 
 class NetTask(NamedTuple):
-    """A task to fit, and the input of its embeddings; items have dense ids from `first` on."""
+    """A task to fit, and its embeddings' input.
+
+    Items have dense ids from `first` on.
+    """
 
     task: PairTask
     given: GraphInput
@@ -98,7 +102,7 @@ class NetTask(NamedTuple):
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--kinds", default=",".join(KINDS), help="some of them, comma-separated")
     flags.add_argument("--dropouts", default="0,0.02,0.05,0.1", help="shares, comma-separated")
@@ -113,7 +117,10 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Fit each kind under each seed and dropout, print means and differences."""
+    """Fit each kind under each seed and dropout, and print.
+
+    Printed are means and differences.
+    """
     cli.parse_names(args.kinds, "--kinds", KINDS)
     parse_shares(args.dropouts)
     if args.items < 2 * BLOCKS * GROUPS:
@@ -131,7 +138,10 @@ def main(args: argparse.Namespace) -> int:
 
 
 def fit_all(args: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
-    """Fit each kind under each dropout in the world of a seed. Each line is written at once."""
+    """Fit each kind under each dropout in a seed's world.
+
+    Each line is written at once.
+    """
     journal, world, lines = Journal(), draw_world(args.items, seed), []
     for kind in cli.parse_names(args.kinds, "--kinds", KINDS):
         for share in parse_shares(args.dropouts):
@@ -145,7 +155,11 @@ def fit_all(args: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
 
 
 def parse_shares(text: str) -> tuple[float, ...]:
-    """Parse shares separated by commas. Raises ConfigError unless each is from 0 to below 1."""
+    """Parse shares separated by commas.
+
+    Raises:
+        ConfigError: one is not from 0 to below 1.
+    """
     try:
         shares = tuple(float(part) for part in text.split(","))
     except ValueError:
@@ -156,7 +170,7 @@ def parse_shares(text: str) -> tuple[float, ...]:
 
 
 def draw_world(items: int, seed: int) -> EdgelessWorld:
-    """Draw the world of a seed."""
+    """Draw a seed's world."""
     draw = np.random.default_rng(seed)
     group = np.arange(items) % (BLOCKS * GROUPS)
     block, alone = group % BLOCKS, draw.permutation(items) < items * EDGELESS
@@ -181,7 +195,7 @@ def draw_world(items: int, seed: int) -> EdgelessWorld:
 def measure_fit(
     world: EdgelessWorld, kind: str, share: float, seed: int, args: argparse.Namespace
 ) -> dict[str, Any]:
-    """Fit once; return the measures of its vectors."""
+    """Fit once, and measure the vectors."""
     net = pinsage(world, share, seed) if kind == "pinsage" else graphsage(world, share, seed)
     plan = TrainingPlan(args.epochs, 512, args.rate, decay=args.decay, patience=0, seed=seed)
     fit(net.task, plan, None, _discard_line)
@@ -198,11 +212,14 @@ def measure_fit(
 
 
 def _discard_line(_: str) -> None:
-    """Discard the line of an epoch."""
+    """Discard an epoch's line."""
 
 
 def pinsage(world: EdgelessWorld, share: float, seed: int) -> NetTask:
-    """Return items over the items that walks visit most; pairs are items of one user."""
+    """Return items over the items walks visit most.
+
+    Pairs are items of one user.
+    """
     net = make_net(LayerForm("convolve", "importance", WIDTH, WIDTH), seed)
     graph_input = GraphInput(build_walk_graph(world.train, TOP, seed), world.features, (), seed, share)
     _, query, item = pair_liked_items(world.train.indptr, world.train.item.astype(np.int64), 2, seed)
@@ -211,7 +228,7 @@ def pinsage(world: EdgelessWorld, share: float, seed: int) -> NetTask:
 
 
 def graphsage(world: EdgelessWorld, share: float, seed: int) -> NetTask:
-    """Return users and items of one graph; pairs are its edges."""
+    """Return one graph of users and items; pairs are edges."""
     train, users, items = world.train, world.train.users, len(world.block)
     indptr, src = build_bipartite(train)
     csr = Csr(indptr, np.append(src, np.zeros(PREFETCH_EDGES, np.uint32)), None)
@@ -225,21 +242,24 @@ def graphsage(world: EdgelessWorld, share: float, seed: int) -> NetTask:
 
 
 def make_net(form: LayerForm, seed: int) -> GraphNetwork:
-    """Return two graph layers and a dense one, with random weights."""
+    """Make two graph layers and a dense one, randomly weighted."""
     net = GraphNetwork((form, form), (WIDTH,), DIMS)
     net.initialise(seed)
     return net
 
 
 def user_means(pairs: UserItemPairs, items: Floats) -> Floats:
-    """Return (users, d) the mean of each user's items."""
+    """Average each user's items, (users, d)."""
     sums = np.zeros((pairs.users, items.shape[1]))
     np.add.at(sums, pairs.user, items[pairs.item])
     return sums / np.maximum(np.diff(pairs.indptr), 1)[:, None]
 
 
 def same_block_share(vectors: Floats, block: Rows, chosen: npt.NDArray[np.bool_]) -> float:
-    """Return the share of the nearest items that are of the same block, for some items."""
+    """Return how many nearest items are in the same block.
+
+    It is a share, for some items.
+    """
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit = vectors / np.where(lengths == 0, 1, lengths)
     scores = unit[chosen] @ unit.T
@@ -249,7 +269,10 @@ def same_block_share(vectors: Floats, block: Rows, chosen: npt.NDArray[np.bool_]
 
 
 def rank_likes(users: Floats, items: Floats, world: EdgelessWorld) -> dict[str, float]:
-    """Return hit_rate, gain and in_first of rankings of all items outside training."""
+    """Return hit_rate, gain and in_first.
+
+    Rankings hold all items outside training.
+    """
     user, item = world.held
     scores = users @ items.T
     scores[world.train.user, world.train.item] = -np.inf
@@ -264,7 +287,10 @@ def rank_likes(users: Floats, items: Floats, world: EdgelessWorld) -> dict[str, 
 
 
 def format_summary(lines: list[dict[str, Any]]) -> str:
-    """Return a Markdown table of means over seeds, and differences to no dropout within a seed."""
+    """Tabulate means over seeds, and differences to no dropout.
+
+    The table is Markdown; differences are within a seed.
+    """
     head = ["kind", "dropout", *REPORT_COLUMNS, *(f"{name}, to no dropout" for name in DIFFERENCE_COLUMNS)]
     rows = [head, ["---"] * len(head)]
     for kind, share in dict.fromkeys((line["kind"], line["dropout"]) for line in lines):
@@ -282,7 +308,10 @@ def format_summary(lines: list[dict[str, Any]]) -> str:
 
 
 def relative_difference(lines: list[dict[str, Any]], own: list[dict[str, Any]], name: str) -> str:
-    """Return relative differences of a number to the same seed without dropout."""
+    """Return a number's relative differences to no dropout.
+
+    They are within the same seed.
+    """
     plain = {(line["kind"], line["seed"]): line[name] for line in lines if not line["dropout"]}
     differences = [
         line[name] / plain[line["kind"], line["seed"]] - 1

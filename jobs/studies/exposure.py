@@ -1,15 +1,15 @@
-"""Study of estimators of exposure bias: bias, spread and coverage against a known truth.
+"""Study estimators of exposure bias against a known truth.
 
     python jobs/studies/exposure.py --picture docs/measured/exposure_study.png
     python jobs/studies/exposure.py --loops 0.9 --tastes 8 --seeds 1 --users 50
     python jobs/studies/exposure.py --matrix
 
-Worlds are generated with several strengths of the feedback loop, numbers of tastes and seeds. Four scorers
-learn from four fifths of what the loop showed and are tested on the rest. The likes of every pair are
-known, so the truth is the same metric over all pairs outside training. Estimates use the chances of each
-user and item, of the items alone, and two fitted ones. They are made for groups of users, by hash, each a
-small test of its own. All data are arrays of users x items, without Spark. With `--matrix` there is no
-loop: a known matrix is shown by popularity.
+Measured are bias, spread and coverage. Worlds are generated with several strengths of the feedback loop,
+numbers of tastes and seeds. Four scorers learn from four fifths of what the loop showed and are tested on
+the rest. Every pair's like is known, so the truth is the same metric over all pairs outside training.
+Estimates use chances by user and item, by item alone, and two fitted ones. They are made for user groups,
+by hash, each a small test on its own. All data are arrays (users x items), without Spark. With `--matrix`
+there is no loop: a known matrix is shown by popularity.
 """
 
 from __future__ import annotations
@@ -52,11 +52,14 @@ METRICS = ("precision", "dcg", "recall", "ndcg")
 K = 10
 REPLICATES = 200
 TEST_SHARE = 0.2
-"""Share of the shown pairs that is held out."""
+"""Share of the shown pairs to hold out."""
 
 PROPENSITIES = ("user_and_item", "item", "relative_frequency", "power_law")
-"""Propensities: those of the world by user and item; their means over users; the share of users with the
-item in training; a power of that number which is too steep, known up to a factor."""
+"""Propensities: the world's, their means, and two fitted ones.
+
+The world's are by user and item, their means over users. Fitted are the share of users with the item in
+training, and a power of this number, which is too steep and known up to a factor.
+"""
 
 ORDER = ("holdout", "ips", "snips_user", "snips_global", "ips_pooled", "stratified")
 WEIGHTED_ESTIMATORS = ORDER[:-1]
@@ -65,7 +68,7 @@ DEFINITION = Definition(threshold=worlds.RELEVANT)
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument(
         "--loops", default="0.3,0.9", type=cli.parse_numbers, help="strengths (default 0.3,0.9)"
@@ -106,7 +109,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def make_world(loop: float, tastes: int, seed: int) -> WorldSettings:
-    """Make a world of 4,000 users, each shown 60 of 300 items on average."""
+    """Make 4,000 users, shown about 60 of 300 items each."""
     return WorldSettings(
         users=4000, items=300, interactions=240_000, open_loop=0, loop=loop, tastes=tastes, seed=seed
     )
@@ -117,7 +120,10 @@ def make_world(loop: float, tastes: int, seed: int) -> WorldSettings:
 
 @dataclass(frozen=True)
 class SplitWorld:
-    """A world with its training and test pairs, and what users like of all items; (u, i) each."""
+    """A world with training and test pairs, and all likes.
+
+    Arrays are (u, i) each.
+    """
 
     world: WorldSettings
     exposed_gli: Floats
@@ -127,15 +133,15 @@ class SplitWorld:
 
     @cached_property
     def keys(self) -> Ints:
-        """Return a key of each user, for groups and the bootstrap."""
+        """A key for each user, for groups and the bootstrap."""
         draw = np.random.default_rng(self.world.seed + 1)
         return draw.integers(0, 2**62, self.world.users)
 
     def chances(self, name: str) -> Floats:
-        """Return (u, i) chances that a pair is in the test part, given that it is not a training pair.
+        """Return each pair's chance to be tested, (u, i).
 
-        A pair that the loop shows with chance p is in a test part of share s with chance s p, and outside
-        training with chance 1 - (1 - s) p.
+        It is the chance given that the pair is not in training. If the loop shows a pair with chance p,
+        it is in the test part (share s) with chance s p, and outside training with chance 1 - (1 - s) p.
         """
         world, trained_i = self.world, self.train_ui.sum(axis=0)
         if name == "power_law":
@@ -149,13 +155,13 @@ class SplitWorld:
         if name == "item":
             shown = np.broadcast_to(shown.mean(axis=0), shown.shape)
         if name == "relative_frequency":
-            # Counts of training rows, scaled to the pairs shown.
+            # Training row counts, scaled to the pairs shown.
             seen_i = np.maximum(trained_i, 1) / (1 - TEST_SHARE)
             shown = np.broadcast_to(np.minimum(seen_i / world.users, 1.0), shown.shape)
         return TEST_SHARE * shown / (1 - (1 - TEST_SHARE) * shown)
 
     def scores(self) -> Iterator[tuple[str, Floats]]:
-        """Return the scores (u, i) of four scorers by name."""
+        """Yield four scorers' scores (u, i) by name."""
         good_ui = (self.train_ui & self.liked_ui).astype(np.float64)
         seen_i = self.train_ui.sum(axis=0).astype(np.float64)
         yield "popular", np.broadcast_to(seen_i, good_ui.shape)
@@ -171,7 +177,10 @@ class SplitWorld:
 
 
 def split_world(world: WorldSettings) -> SplitWorld:
-    """Run the loop and hold out a share of what it showed; likes are known for every pair."""
+    """Run the loop, and hold out some shown pairs.
+
+    Likes are known for every pair.
+    """
     users, shape = np.arange(world.users), (world.users, world.items)
     user_r, item_r, _ = worlds.draw_closed_loop(users, world, worlds.simulate_loop(world))
     shown_ui = np.zeros(shape, bool)
@@ -182,14 +191,14 @@ def split_world(world: WorldSettings) -> SplitWorld:
 
 
 def draw_likes(world: WorldSettings) -> Bools:
-    """Return (u, i) whether each user rates each item 4 or 5."""
+    """Draw who rates which item 4 or 5, (u, i)."""
     users, items = np.divmod(np.arange(world.users * world.items), world.items)
     ratings = worlds.draw_ratings(np.arange(world.users), users, items, world)
     return (ratings >= worlds.RELEVANT).reshape(world.users, world.items)
 
 
 def estimate_scorers(world: WorldSettings, sizes: Sequence[int]) -> Iterator[pd.DataFrame]:
-    """Return every estimate of every group beside the truth, for each scorer."""
+    """Yield each scorer's estimates for every group, beside the truth."""
     of_world = split_world(world)
     chances = {name: of_world.chances(name) for name in PROPENSITIES}
     groups = {size: UserGroups(of_world.keys, size) for size in sizes}
@@ -211,13 +220,19 @@ def estimate_scorers(world: WorldSettings, sizes: Sequence[int]) -> Iterator[pd.
 
 
 def count_above(score_ui: Floats) -> Ints:
-    """Return the number of items above each item. Ties are broken by item, so row order has no effect."""
+    """Count the items above each item.
+
+    Ties are broken by item, so row order has no effect.
+    """
     place: Ints = np.argsort(np.argsort(-score_ui, axis=1, kind="stable"), axis=1)
     return place
 
 
 def make_rankings(relevant_ui: Bools, place_ui: Ints) -> tuple[Rankings, Ints]:
-    """Return ranks and grades of relevant items; users without one have an item of grade 0."""
+    """Return relevant items' ranks and grades.
+
+    Users without one have an item with grade 0.
+    """
     shown_ui = relevant_ui.copy()
     shown_ui[~shown_ui.any(axis=1), 0] = True
     users, item_p = np.nonzero(shown_ui)
@@ -233,7 +248,7 @@ def make_rankings(relevant_ui: Bools, place_ui: Ints) -> tuple[Rankings, Ints]:
 
 
 def compute_metrics(rankings: Rankings) -> dict[str, float]:
-    """Return the metrics of all users; quotients are over users with a relevant item."""
+    """Compute all users' metrics; quotients need a relevant item."""
     one = np.ones(len(rankings.relevance))
     metrics = {
         metric: estimator_parts(rankings, one, ("holdout",), EstimatorSettings(), metric)
@@ -245,7 +260,10 @@ def compute_metrics(rankings: Rankings) -> dict[str, float]:
 def estimator_parts(
     rankings: Rankings, chance_p: Floats, names: Sequence[str], settings: EstimatorSettings, metric: str
 ) -> dict[str, Parts]:
-    """Return the parts of estimators; quotients are over users with a relevant item."""
+    """Compute the parts of estimators.
+
+    Quotients are over users with a relevant item.
+    """
     definition = DEFINITION.model_copy(update={"empty_users": "zero" if metric in SUMS else "leave_out"})
     parts_by_metric = contributions(
         rankings, chance_p, [metric], (K,), definition, estimators=names, settings=settings
@@ -254,7 +272,7 @@ def estimator_parts(
 
 
 class UserGroups:
-    """Users in groups of about equal size, by hash, with sums for the bootstrap."""
+    """Users in hashed, about equal groups, with sums to bootstrap."""
 
     def __init__(self, keys: Ints, size: int) -> None:
         count = max(2, len(keys) // size)
@@ -265,7 +283,7 @@ class UserGroups:
         self.weights = [np.ascontiguousarray(weight_ru[:, group]) for group in self.groups]
 
     def sums(self, *values_u: Floats) -> list[Floats]:
-        """Return (r + 1, g) sums for each replicate and group. NaN counts as nothing."""
+        """Return (r + 1, g) group sums, NaN as nothing."""
         value_uc = np.nan_to_num(np.column_stack(values_u))
         by_group = zip(self.weights, self.groups, strict=True)
         sums = np.stack([weight_ru @ value_uc[group] for weight_ru, group in by_group], axis=1)
@@ -280,7 +298,7 @@ class UserGroups:
 def estimate_groups(
     rankings: Rankings, chance_p: Floats, settings: EstimatorSettings, groups: dict[int, UserGroups]
 ) -> dict[str, list[Any]]:
-    """Return estimates with intervals of each group, as columns."""
+    """Return each group's estimates with intervals, as columns."""
     value_x, rows_x = np.unique(strata.round_propensities(chance_p), return_counts=True)
     cut = strata.cut("equal_mass", 2, value_x, np.ones_like(rows_x), rows_x)
     columns: dict[str, list[Any]] = {
@@ -304,7 +322,7 @@ def estimate_groups(
 
 
 def combine_parts(parts: Parts, user_groups: UserGroups) -> Floats:
-    """Return each replicate's estimate of each group."""
+    """Return each replicate's estimate by group."""
     number_u = parts.denominator[:, 0]
     known_u = (~np.isnan(number_u)).astype(np.float64)
     size_u = known_u if parts.size is None else parts.size[:, 0]
@@ -318,7 +336,10 @@ def combine_parts(parts: Parts, user_groups: UserGroups) -> Floats:
 
 
 def compute_strata(rankings: Rankings, stratum_p: Ints, metric: str) -> tuple[Floats, Floats]:
-    """Return (u, s) the metric of each user in two strata, and (u, s) the relevant items there."""
+    """Measure each user in two strata, (u, s).
+
+    The relevant items there, (u, s), come along.
+    """
     values, _ = exposure.measure_by_stratum(rankings, stratum_p, 2, [metric], (K,), definition=DEFINITION)
     user_p = np.repeat(np.arange(len(rankings.length)), np.diff(rankings.offsets))
     size_us = np.zeros((len(rankings.length), 2))
@@ -327,7 +348,7 @@ def compute_strata(rankings: Rankings, stratum_p: Ints, metric: str) -> tuple[Fl
 
 
 def combine_groups(value_us: Floats, size_us: Floats, user_groups: UserGroups) -> Floats:
-    """Return each replicate's stratified estimate of each group."""
+    """Return each replicate's stratified estimate by group."""
     known_us = (~np.isnan(value_us)).astype(np.float64)
     value, known, size = (
         np.stack(user_groups.sums(*part.T), axis=-1) for part in (value_us, known_us, size_us)
@@ -340,11 +361,14 @@ def combine_groups(value_us: Floats, size_us: Floats, user_groups: UserGroups) -
 
 
 def summary(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return bias and spread as means over models and worlds, coverage, and the share of pairs in order."""
+    """Summarise bias, spread, coverage, and pairs in order.
+
+    Bias and spread are means over models and worlds; pairs in order are a share.
+    """
     rows = rows.dropna(subset=["value"]).assign(
         error=lambda r: r.value - r.truth, covered=lambda r: (r.low <= r.truth) & (r.truth <= r.high)
     )
-    # The holdout estimator uses no propensities, so one of its copies is enough.
+    # The holdout estimator uses no propensities, so one copy is enough.
     first = rows.propensities == rows.propensities.iloc[0]
     rows = rows[first | (rows.estimator != "holdout")]
     of_models = rows.groupby([*KEY, "seed", "model"]).agg(
@@ -375,7 +399,12 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _pairs_in_order(of_models: pd.DataFrame) -> pd.Series:
-    """Return the share of model pairs whose mean estimates are in the true order, by world."""
+    """Return the share of model pairs in true order.
+
+    It is by world, and the order by mean estimates.
+
+
+    """
     rows = of_models.reset_index().assign(value=lambda r: r.truth + r.bias)
     pairs = rows.merge(rows, on=[*KEY, "seed"], suffixes=("", "_2"))
     pairs = pairs[pairs.model < pairs.model_2]
@@ -385,12 +414,15 @@ def _pairs_in_order(of_models: pd.DataFrame) -> pd.Series:
 
 
 def format_results(table: pd.DataFrame) -> None:
-    """Return the whole table with three decimals."""
+    """Print the whole table with three decimals."""
     print(table.to_string(index=False, float_format=lambda value: f"{value:.3f}"))
 
 
 def draw_bias(table: pd.DataFrame, size: int) -> Figure:
-    """Draw bias by estimator, with one spread to each side, in a panel for each metric and world."""
+    """Draw bias by estimator, with one spread to each side.
+
+    There is a panel for each metric and world.
+    """
     rows = table[table.users == size]
     kinds = sorted({(r.loop, r.tastes) for r in rows.itertuples()})
     figure = Figure(figsize=(3.1 * len(kinds), 2.1 * len(METRICS)), layout="constrained")
@@ -422,11 +454,11 @@ USERS, ITEMS, DRAWS = 3000, 300, 5
 
 
 def study_known_matrix(seeds: Sequence[int]) -> pd.DataFrame:
-    """Return mean errors of estimators where relevance is known and exposure follows popularity.
+    """Return estimators' mean errors where relevance is known.
 
-    A world has 3,000 users. An item is shown with a chance proportional to the number of users who like it,
-    at most 1, and .1 on average. There are three scorers; means are over five draws of exposure, and
-    worlds.
+    Exposure follows popularity. A world has 3,000 users. An item is shown with a chance proportional to
+    the number of users who like it, at most 1, and .1 on average. There are three scorers; means are over
+    five draws of exposure, and over worlds.
     """
     rows = [
         row for seed in seeds for row in _matrix_errors(WorldSettings(users=USERS, items=ITEMS, seed=seed))

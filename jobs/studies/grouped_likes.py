@@ -1,4 +1,4 @@
-"""Write the generated world of `studies/pinsage.py` as tables that a night reads.
+"""Write the world of `studies/pinsage.py` as a night's tables.
 
     python jobs/studies/grouped_likes.py --items 10000 --folder world
     python jobs/studies/grouped_likes.py --items 350000 --test-users 10000 --folder world
@@ -20,7 +20,7 @@ from recbench_spark.runtime.journal import Journal
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--items", type=int, default=10_000)
     flags.add_argument("--folder", type=Path, required=True, help="folder of the two tables")

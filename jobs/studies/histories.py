@@ -1,17 +1,17 @@
-"""Study of models that read histories in the order of time: a planted world, and users' last items.
+"""Study models that read histories by time.
 
     python jobs/studies/histories.py write --folder facts
     python jobs/studies/histories.py world --kind memn2n --set hops=3
     python jobs/studies/histories.py ratings --file ratings.csv --kind sasrec --ties id,1,2
 
-`write`: writes the world of `jobs/studies/chained_facts.py` as the log of the benchmark file
-`chained_facts`. `world`: fits one model on it, and prints its values beside the best possible ones; of a
-memory network also the change of a score without the item of the largest weight, and without another one.
-`ratings`: the last item of each user among all items that the user does not have, for several orders of
-rows of one time (`id`, or a number that seeds a random order) and several seeds. The item before the last
-one chooses the epoch and is shown at the test. The file has columns user, item, rating, timestamp: by a
-header (userId, movieId ...), or four columns between tabs, or between `::` where its name ends in `.dat`.
-Spark is not used, and one thread computes.
+`write`: writes the world of `jobs/studies/chained_facts.py` as the log for benchmark file
+`chained_facts`. `world`: fits one model on it, and prints its values beside the best possible ones; for a
+memory network also how a score changes without the item with the largest weight, and without another one.
+`ratings`: ranks each user's last item among all items the user does not have, for several seeds and
+several orders of rows with one time (`id`, or a number that seeds a random order). The item before the
+last one chooses the epoch and is shown at the test. The file has columns user, item, rating, timestamp:
+by a header (userId, movieId ...), or four columns between tabs, or between `::` where its name ends in
+`.dat`. Spark is not used, and one thread computes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ EXPLAINED = 200
 
 
 class Values(NamedTuple):
-    """Values are means over users: hit@1, hit@10, NDCG@10, and half the 95 % interval of NDCG@10."""
+    """Means over users, and one interval.
+
+    The means are hit@1, hit@10 and NDCG@10; the interval is half the 95 % interval of NDCG@10.
+    """
 
     hit_at_1: float
     hit_at_10: float
@@ -52,9 +55,9 @@ class Values(NamedTuple):
 
 
 def measure(score_ui: torch.Tensor, shown: Sequences, last_u: Any) -> Values:
-    """Return the values of scores for the last item of each user, among items that were not shown.
+    """Measure scores on each user's last item.
 
-    Of equal scores the smaller item comes first.
+    Candidates are the items that were not shown. Among equal scores the smaller item comes first.
     """
     score_ui, last = score_ui.clone(), torch.from_numpy(np.asarray(last_u, np.int64))
     truth = score_ui.gather(1, last[:, None])
@@ -67,7 +70,7 @@ def measure(score_ui: torch.Tensor, shown: Sequences, last_u: Any) -> Values:
 
 
 def score_users(task: SequenceTask, shown: Sequences) -> torch.Tensor:
-    """Return (u, items) scores after the items that are shown."""
+    """Score users after the shown items, (u, items)."""
     task.module.eval()
     rows = []
     with torch.no_grad():
@@ -90,7 +93,7 @@ def fit_task(train: Sequences, kind: str, settings: dict[str, Any]) -> SequenceT
 
 
 def run_world(args: argparse.Namespace) -> int:
-    """Fit one model on the planted world and print its values."""
+    """Fit one model on the planted world; print its values."""
     history_ul = generate_histories(args.users + args.test_users)
     shown = make_sequences(history_ul[args.users :, :-1].tolist(), ITEMS)
     usual = {"memory": LENGTH, "dims": 32, "dropout": 0.0, "patience": 0, "rate": 0.01, "epochs": 30}
@@ -111,7 +114,10 @@ def run_world(args: argparse.Namespace) -> int:
 
 
 def print_drops(task: SequenceTask, shown: Sequences) -> None:
-    """Print, hop by hop, the change of the best item's score without the item of the largest weight."""
+    """Print, hop by hop, how the best item's score changes.
+
+    Each time the item with the largest weight is left out.
+    """
     length = read_length(task.settings)
     lists = np.split(shown.item, shown.indptr[1:-1])[:EXPLAINED]
     explained = [explain_history(task.module, own[-length:].astype(np.int64) + 1) for own in lists]
@@ -124,10 +130,10 @@ def print_drops(task: SequenceTask, shown: Sequences) -> None:
 
 
 def read_ratings(path: Path) -> pd.DataFrame:
-    """Return user, item, rating and time of each row.
+    """Read user, item, rating and time of each row.
 
     Raises:
-        ConfigError: there is no column of times.
+        ConfigError: there is no time column.
     """
     with path.open(encoding="utf-8") as file:
         has_header = not file.readline()[:1].isdigit()
@@ -146,7 +152,10 @@ def read_ratings(path: Path) -> pd.DataFrame:
 
 
 def order_rows(rows: pd.DataFrame, ties: str) -> Sequences:
-    """Return the items of users by time; rows of one time are in the order of ids, or a random one."""
+    """Order users' items by time.
+
+    Rows with one time are in the order of ids, or in a random one.
+    """
     item = np.unique(rows["item"], return_inverse=True)[1]
     tie = item if ties == "id" else np.random.default_rng(int(ties)).permutation(len(rows))
     order = np.lexsort((tie, rows["time"], rows["user"]))
@@ -156,7 +165,10 @@ def order_rows(rows: pd.DataFrame, ties: str) -> Sequences:
 
 
 def run_ratings(args: argparse.Namespace) -> int:
-    """Fit a model for each order of ties and each seed, and print its values and their spread."""
+    """Fit a model for each tie order and seed.
+
+    Its values and their spread are printed.
+    """
     rows, results = read_ratings(args.file), []
     several = rows.groupby("user")["time"].agg(lambda times: (times == times.max()).sum() > 1)
     print(
@@ -182,7 +194,10 @@ def run_ratings(args: argparse.Namespace) -> int:
 
 
 def score_ratings(shown: Sequences, args: argparse.Namespace, seed: int) -> torch.Tensor:
-    """Return scores after the shown items, the newest of which the fit sets aside."""
+    """Score users after the shown items.
+
+    The fit sets the newest of these aside.
+    """
     if args.kind == "popular":
         counts = np.bincount(set_last_aside(shown)[0].item, minlength=shown.items)
         return torch.from_numpy(counts.astype(np.float64)).expand(shown.users, -1)
@@ -201,13 +216,16 @@ def run_write(args: argparse.Namespace) -> int:
 
 
 def parse_settings(pairs: list[str]) -> dict[str, Any]:
-    """Return settings from NAME=VALUE."""
+    """Parse settings from NAME=VALUE."""
     named = [pair.partition("=") for pair in pairs]
     return {name: load_yaml(value, "--set") for name, _, value in named}
 
 
 def parse_ties(text: str) -> tuple[str, ...]:
-    """Parse orders of rows of one time: `id`, or seeds from 0 on."""
+    """Parse tie orders: `id`, or seeds from 0 on.
+
+    They order rows with one time.
+    """
     ties = tuple(text.split(","))
     seeds = [tie for tie in ties if tie != "id"]
     if seeds:
@@ -216,7 +234,7 @@ def parse_ties(text: str) -> tuple[str, ...]:
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("action", choices=("write", "world", "ratings"))
     flags.add_argument("--kind", choices=KINDS, default="sasrec")
@@ -231,7 +249,7 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run the part of the study."""
+    """Run one part of the study."""
     torch.set_num_threads(1)
     args.settings = parse_settings(args.set)
     if args.action == "ratings" and args.file is None:

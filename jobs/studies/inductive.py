@@ -1,30 +1,30 @@
-"""Study of GraphSAGE on unseen nodes, by micro-F1: generated graphs, or genres of held-out movies.
+"""Study GraphSAGE on unseen nodes, by micro-F1.
 
     python jobs/studies/inductive.py --output inductive.jsonl
     python jobs/studies/inductive.py --aggregators mean,gcn --seeds 1 --nodes 300
     python jobs/studies/inductive.py --data /path/to/ml-1m --seeds 5 --output genres.jsonl
     python jobs/studies/inductive.py --data /path/to/ml-1m --neighbours cosine
 
-Without `--data`, graphs are generated: 20 for training, 2 to choose the epoch, 2 for testing. Each graph
-has its own nodes and edges. A node has one of five classes, most of its edges lead to its own class, and
-its features are the centre of its class with noise. All graphs have the same centres, so the net learns a
-function of features and neighbours, not of nodes. Micro-F1 of exclusive classes is the share of right
-nodes.
+Nodes are in generated graphs, or are held-out movies with genres. Without `--data`, graphs are generated:
+20 for training, 2 to choose the epoch, 2 for testing. Each graph has its own nodes and edges. A node has
+one of five classes, most of its edges lead to its own class, and its features are its class's centre with
+noise. All graphs have the same centres, so the net learns from features and neighbours, not from nodes.
+For exclusive classes micro-F1 is the share of right nodes.
 
-`--data`: nodes are the movies of a MovieLens folder that somebody liked (rating 4 or more), classes their
-genres, several a movie; features are title words hashed to 32 signed numbers and log degree, never genres.
-A fifth of the movies, drawn by hash, is held out as a whole, and a tenth chooses epoch and threshold.
-Neighbours are the 20 movies that walks over liked pairs visit most, or those with the largest cosine. The
-training graph is made of the pairs of training movies alone. For the choosing tenth and the test fifth, the
-graph is made again with their pairs too, and nothing is fitted again. A genre is predicted if its score
-reaches a threshold, the same for all genres, which is the best one for the tenth.
-Two rows are not trained: `frequencies` scores a genre by its share of training movies, `neighbours_genres`
-by its weighed share of a movie's neighbours in training. The latter uses genres of neighbours, which the
-nets do not see, and so shows whether the graph is related to genres at all.
+`--data`: nodes are the liked movies (rating 4 or more) in a MovieLens folder, classes their genres,
+several a movie; features are title words hashed to 32 signed numbers and log degree, never genres. A
+fifth of the movies, drawn by hash, is held out whole, and a tenth chooses epoch and threshold. Neighbours
+are the 20 movies visited most by walks over liked pairs, or those with the largest cosine. The training
+graph has only the pairs of training movies. For the choosing tenth and the test fifth, the graph is made
+again with their pairs too, and nothing is fitted again. A genre is predicted if its score reaches a
+threshold, the same for all genres: the best one for the tenth. Two rows are not trained: `frequencies`
+scores a genre by its share of training movies, `neighbours_genres` by its weighed share of a movie's
+neighbours in training. The latter uses neighbours' genres, unseen by the nets, and so shows whether the
+graph is related to genres at all.
 
 `features` is the same net with all edges removed. Each seed has its own graphs or held-out movies, walks
-and weights. Results are lines of the output file. Means over seeds, and differences to `features` within a
-seed, have 95 % intervals by Student's t. The study runs in one process, without Spark.
+and weights. Results are lines of the output file. Means over seeds, and differences to `features` within
+a seed, have 95 % intervals by Student's t. The study runs in one process, without Spark.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Labels = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.floating[Any]]
 
 HELD_OUT, CHOICE, TOP = 0.2, 0.1, 20
-"""Shares of test movies and of choosing movies; number of neighbours of a movie."""
+"""Shares of test and choosing movies; neighbours of a movie."""
 
 NEIGHBOURS = ("visits", "cosine")
 
@@ -70,7 +70,7 @@ TRAIN, CHOOSE, JUDGE, UNLIKED = range(4)
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--data", type=Path, help="a MovieLens folder: ml-100k, ml-1m or ml-latest-small")
     flags.add_argument("--neighbours", choices=NEIGHBOURS, default="visits", help="with --data")
@@ -83,7 +83,10 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Fit each aggregator under each seed, print means and intervals."""
+    """Fit each aggregator under each seed, and print.
+
+    Printed are means and intervals.
+    """
     names = cli.parse_names(args.aggregators, "--aggregators", AGGREGATORS)
     journal = Journal()
     movies = read_movies(args.data) if args.data else None
@@ -101,7 +104,10 @@ def main(args: argparse.Namespace) -> int:
 
 
 def summary(scores: dict[str, list[float]]) -> str:
-    """Return a line for each method: its mean, and differences to `features` within seeds."""
+    """Describe each method's mean, and differences to `features`.
+
+    Differences are within seeds.
+    """
     alone, lines = scores.get("features"), []
     width = max(10, *map(len, scores))
     for name, values in scores.items():
@@ -114,7 +120,10 @@ def summary(scores: dict[str, list[float]]) -> str:
 
 
 def format_interval(values: Sequence[float], form: str) -> str:
-    """Return a mean and half of its 95 % interval by Student's t."""
+    """Format a mean with half its 95 % interval.
+
+    The interval is by Student's t.
+    """
     return f"{np.mean(values):{form}} ± {student_half_width(values):.3f}"
 
 
@@ -122,14 +131,17 @@ def format_interval(values: Sequence[float], form: str) -> str:
 
 
 def run_graphs(names: Sequence[str], seed: int, args: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Return a line for each aggregator."""
+    """Yield a line for each aggregator."""
     for name in names:
         score = micro_f1(name, seed, args)
         yield {"aggregator": name, "seed": seed, "nodes": args.nodes, "micro_f1": score}
 
 
 def micro_f1(name: str, seed: int, args: argparse.Namespace) -> float:
-    """Return micro-F1 of the unseen graphs, at the epoch that is best on the choosing graphs."""
+    """Measure micro-F1 on the unseen graphs.
+
+    The epoch is the best one on the choosing graphs.
+    """
     alone = name == "features"
     centre = np.random.default_rng(seed).standard_normal((CLASSES, DIMS))
     parts = [make_graphs(count, number, seed, args.nodes, centre, alone=alone)
@@ -144,7 +156,7 @@ def micro_f1(name: str, seed: int, args: argparse.Namespace) -> float:
 
 
 def _discard_line(_: str) -> None:
-    """Discard the line of an epoch."""
+    """Discard an epoch's line."""
 
 
 def correct_share(net: GraphNetwork, graph_input: GraphInput, label: Labels) -> float:
@@ -180,11 +192,13 @@ def make_graphs(
 
 
 class MovieDraw(NamedTuple):
-    """One draw of held-out movies; dense ids are those of all movies of the folder.
+    """One draw of held-out movies.
+
+    Dense ids cover all movies in the folder.
 
     Attributes:
         part: (n,) TRAIN, CHOOSE, JUDGE, or UNLIKED, which is no node.
-        graphs: by part, neighbours among the movies of this part and those before it.
+        graphs: by part, neighbours among the movies in this part and those before it.
         features: (n, d).
         label: (n, genres) 0 or 1.
     """
@@ -195,14 +209,14 @@ class MovieDraw(NamedTuple):
     label: npt.NDArray[np.float32]
 
     def nodes(self, part: int) -> Labels:
-        """Return dense ids of a part's movies."""
+        """Return a part's movies as dense ids."""
         return np.flatnonzero(self.part == part)
 
 
 def run_movies(
     movies: Movies, names: Sequence[str], seed: int, args: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
-    """Return a line for each aggregator, and for each rule without training.
+    """Yield a line for each aggregator and each untrained rule.
 
     Raises:
         DataError: too few movies for three parts.
@@ -236,12 +250,15 @@ def draw_movies(movies: Movies, neighbours: str, seed: int) -> MovieDraw:
 
 
 def make_neighbour_graph(pairs: UserItemPairs, neighbours: str, seed: int) -> Adjacency:
-    """Return the TOP neighbours of each movie that has pairs."""
+    """Find TOP neighbours for each movie with pairs."""
     return build_cosine_graph(pairs, TOP) if neighbours == "cosine" else build_walk_graph(pairs, TOP, seed)
 
 
 def assign_parts(pairs: UserItemPairs, seed: int) -> Labels:
-    """Return (movies,) the part of each. It is a hash of the movie alone, not of its users."""
+    """Assign each movie to a part, (movies,).
+
+    It is a hash of the movie alone, not of its users.
+    """
     share = hash_numbers(np.arange(pairs.items), 1000 + seed) / 2.0**64
     part_of_movie = np.where(share < HELD_OUT, JUDGE, np.where(share < HELD_OUT + CHOICE, CHOOSE, TRAIN))
     part_of_movie[np.bincount(pairs.item, minlength=pairs.items) == 0] = UNLIKED
@@ -249,13 +266,16 @@ def assign_parts(pairs: UserItemPairs, seed: int) -> Labels:
 
 
 def select_pairs(pairs: UserItemPairs, is_kept: npt.NDArray[np.bool_]) -> UserItemPairs:
-    """Return the pairs of some movies. Dense ids do not change."""
+    """Select some movies' pairs; dense ids do not change."""
     rows = is_kept[pairs.item]
     return make_pairs(pairs.user[rows], pairs.item[rows], pairs.users, pairs.items)
 
 
 def fit_genre_net(name: str, draw: MovieDraw, seed: int, epochs: int) -> tuple[GraphNetwork, FitResult]:
-    """Fit on training movies over their own graph; the choosing movies choose the epoch."""
+    """Fit on training movies over their own graph.
+
+    The choosing movies choose the epoch.
+    """
     aggregator = "mean" if name == "features" else name
     form = LayerForm("sage", aggregator, 32, 32, most=TOP)  # type: ignore[arg-type]
     net = GraphNetwork((form, form), (draw.label.shape[1],), draw.features.shape[1])
@@ -273,19 +293,28 @@ def fit_genre_net(name: str, draw: MovieDraw, seed: int, epochs: int) -> tuple[G
 
 
 def predict_genres(net: GraphNetwork, draw: MovieDraw, part: int) -> Floats:
-    """Return (r, genres) chances of a part's movies, over the graph that they are attached to."""
+    """Predict a part's genres, (r, genres).
+
+    They are chances, over the graph the movies are attached to.
+    """
     logits = embed_by_minibatch(net, GraphInput(draw.graphs[part], draw.features), draw.nodes(part))
     return 1 / (1 + np.exp(-logits.astype(np.float64)))
 
 
 def frequencies(draw: MovieDraw, part: int) -> Floats:
-    """Return (r, genres) shares of training movies, the same for all movies of a part."""
+    """Return genre shares of training movies, (r, genres).
+
+    They are the same for all movies in a part.
+    """
     share = draw.label[draw.nodes(TRAIN)].mean(axis=0, dtype=np.float64)
     return np.tile(share, (len(draw.nodes(part)), 1))
 
 
 def neighbours_genres(draw: MovieDraw, part: int) -> Floats:
-    """Return (r, genres) weighed shares of training neighbours; `frequencies` without neighbours."""
+    """Return weighed genre shares of training neighbours, (r, genres).
+
+    A movie without neighbours gets `frequencies`.
+    """
     csr = draw.graphs[part].edges_into(draw.nodes(part))
     assert csr.weight is not None
     source = csr.src[: csr.edges].astype(np.int64)
@@ -301,7 +330,10 @@ def neighbours_genres(draw: MovieDraw, part: int) -> Floats:
 def judge_method(
     draw: MovieDraw, name: str, seed: int, args: argparse.Namespace, choosing: Floats, *, unseen: Floats
 ) -> dict[str, Any]:
-    """Return a line with micro-F1 of held-out movies, by the best threshold of the choosing ones."""
+    """Make a line with the held-out movies' micro-F1.
+
+    The threshold is the choosing movies' best.
+    """
     threshold, _ = best_f1(choosing, draw.label[draw.nodes(CHOOSE)])
     value = f1(unseen >= threshold, draw.label[draw.nodes(JUDGE)])
     line = {
@@ -315,7 +347,10 @@ def judge_method(
 
 
 def best_f1(score: Floats, label: Floats) -> tuple[float, float]:
-    """Return the threshold of the largest micro-F1, and this; ties are predicted together."""
+    """Return the threshold with the largest micro-F1, and this.
+
+    Ties are predicted together.
+    """
     order = np.argsort(-score, axis=None, kind="stable")
     sorted_score, right = score.ravel()[order], np.cumsum(label.ravel()[order], dtype=np.float64)
     value = 2 * right / (np.arange(1, len(right) + 1) + right[-1])
@@ -325,7 +360,7 @@ def best_f1(score: Floats, label: Floats) -> tuple[float, float]:
 
 
 def f1(predicted: npt.NDArray[np.bool_], label: Floats) -> float:
-    """Return micro-F1 over all pairs of a movie and a genre."""
+    """Compute micro-F1 over all pairs (movie, genre)."""
     both = float(predicted.sum() + label.sum())
     return 2 * float(label[predicted].sum()) / both if both else 0.0
 

@@ -1,4 +1,7 @@
-"""Read a MovieLens folder for studies: liked pairs, titles and genres, as arrays without Spark."""
+"""Read a MovieLens folder as arrays: likes, titles and genres.
+
+Spark is not needed.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,13 @@ WORD_DIMS = 32
 
 
 class Movies(NamedTuple):
-    """Movies of a folder in the order of their ids, with and without likes.
+    """A folder's movies by id, with and without likes.
 
     Attributes:
         pairs: the pairs with a rating of at least LIKED_RATING.
-        genres: (movies, genres) 0 or 1, in the alphabetical order of genres.
+        genres: (movies, genres) 0 or 1, genres in alphabetical order.
         words: (movies, WORD_DIMS) hashed title words.
-        ids: (movies,) the ids of the folder.
+        ids: (movies,) the folder's ids.
     """
 
     pairs: UserItemPairs
@@ -41,7 +44,9 @@ class Movies(NamedTuple):
 
 
 def read_movies(folder: Path) -> Movies:
-    """Read liked pairs, genres and title words of ml-100k, ml-1m or ml-latest-small.
+    """Read liked pairs, genres and title words.
+
+    The folder is ml-100k, ml-1m or ml-latest-small.
 
     Raises:
         DataError: none of the known files is there.
@@ -59,7 +64,7 @@ def read_movies(folder: Path) -> Movies:
 
 
 def write_features(path: Path, ids: npt.NDArray[np.int64], features: Floats) -> None:
-    """Write a table (id, vector) that models over graphs take as `features`.
+    """Write (id, vector) as `features` for graph models.
 
     Args:
         path: the Parquet file.
@@ -71,7 +76,7 @@ def write_features(path: Path, ids: npt.NDArray[np.int64], features: Floats) -> 
 
 
 def read_ratings(folder: Path) -> pd.DataFrame:
-    """Read user, item and rating of each row.
+    """Read each row's user, item and rating.
 
     Raises:
         DataError: none of the known files is there.
@@ -113,7 +118,10 @@ def read_titles(folder: Path) -> dict[int, tuple[str, list[str]]]:
 
 
 def hash_words(title: str) -> Floats:
-    """Hash words to a vector (WORD_DIMS,): each word's hash chooses its place and its sign."""
+    """Hash words to a vector (WORD_DIMS,).
+
+    Each word's hash chooses its place and its sign.
+    """
     vector = np.zeros(WORD_DIMS, np.float32)
     for word in re.findall(r"[a-z0-9]+", title.lower()):
         place = zlib.crc32(word.encode())
@@ -122,6 +130,9 @@ def hash_words(title: str) -> Floats:
 
 
 def log_degree(pairs: UserItemPairs) -> Floats:
-    """Return (items, 1) log(1 + pairs) / 5, which is of the size of other features."""
+    """Return log(1 + pairs) / 5, (items, 1).
+
+    This is as large as other features.
+    """
     counts = np.bincount(pairs.item, minlength=pairs.items)
     return (np.log1p(counts)[:, None] / 5).astype(np.float32)

@@ -1,6 +1,7 @@
-"""Estimates of one model under exposure bias, from its ranks: holdout, IPS, SNIPS and 1 to 10 strata.
+"""Estimate one model under exposure bias, from its ranks.
 
-Values and strata are those of a night: users are added by the same whole numbers. `simpson.py` uses it.
+Estimates are holdout, IPS, SNIPS and 1 to 10 strata. Values and strata are a night's: users are added by
+the same whole numbers. `simpson.py` uses it.
 
 Axes: u users, p tested pairs, i items, c columns (metric and cut-off), s strata.
 """
@@ -32,7 +33,10 @@ ONE = "stratified 1"
 MOST_STRATA = 10
 WEIGHTED = ("ips", "snips_user")
 UNCLIPPED = EstimatorSettings(clip=np.inf, switch=np.inf, shrink=np.inf, chances=True)
-"""Propensities known up to a factor: no order of models depends on it, although the values do."""
+"""Propensities known up to a factor.
+
+The values depend on it, but no model order does.
+"""
 
 
 class Column(NamedTuple):
@@ -51,7 +55,7 @@ class ItemStrata:
     """Items in strata by propensity.
 
     Attributes:
-        stratum_i: (i,) stratum of each item.
+        stratum_i: (i,) each item's stratum.
         items: number of items in each stratum.
     """
 
@@ -61,12 +65,12 @@ class ItemStrata:
 
 @dataclass(frozen=True)
 class EstimatePlan:
-    """Everything that the estimates of all models share.
+    """Everything all models' estimates share.
 
     Attributes:
-        definition: of all metrics.
+        definition: definition for all metrics.
         metrics, ks: metrics and cut-offs.
-        propensities: (i,) propensities of items by name.
+        propensities: (i,) item propensities by name.
         strata: strata by name; the first one has two strata and is kept by user.
     """
 
@@ -78,11 +82,11 @@ class EstimatePlan:
 
     @property
     def columns(self) -> list[Column]:
-        """All columns, in the order of every array."""
+        """All columns, in every array's order."""
         return [Column(metric, k) for metric in self.metrics for k in cutoffs(metric, self.ks)]
 
     def digest(self) -> str:
-        """Return a hash of all that the estimates depend on, beside the ranks."""
+        """Hash all the estimates depend on, beside the ranks."""
         content = hashlib.sha256(repr((self.definition, self.metrics, self.ks)).encode())
         for name, propensity_i in self.propensities.items():
             content.update(name.encode() + propensity_i.tobytes())
@@ -93,18 +97,18 @@ class EstimatePlan:
 
     @property
     def user_strata(self) -> str:
-        """Name of the strata whose values are kept by user."""
+        """Name of the strata with values kept by user."""
         return next(iter(self.strata))
 
 
 class ModelEstimates(NamedTuple):
-    """Estimates of a model.
+    """A model's estimates, and what they were made from.
 
     Attributes:
-        estimates: (c,) by the name of the estimator.
-        holdout_uc: plain values of each user.
-        stratum_usc: values of each user in each of the kept strata.
-        sizes_us: tested pairs of each user there.
+        estimates: (c,) by the estimator's name.
+        holdout_uc: each user's plain values.
+        stratum_usc: each user's values in each kept stratum.
+        sizes_us: each user's tested pairs there.
     """
 
     estimates: dict[str, Floats]
@@ -117,12 +121,18 @@ class ModelEstimates(NamedTuple):
 
 
 def fit_published(count_i: Ints) -> Floats:
-    """Return n^alpha above xmin, else n: the formula of the code of Jadidinejad et al. 2021."""
+    """Return n^alpha above xmin, else n.
+
+    This is the formula in the code of Jadidinejad et al. 2021.
+    """
     return _fill(propensities.power_above_xmin(count_i, _fit_law(count_i)))
 
 
 def fit_own(count_i: Ints) -> Floats:
-    """Return n^((gamma + 1) / 2): the formula of their paper, and of Yang et al. 2018."""
+    """Return n^((gamma + 1) / 2).
+
+    This is the formula in their paper, and in Yang et al. 2018.
+    """
     return _fill(propensities.power_law(count_i, _fit_law(count_i)))
 
 
@@ -131,20 +141,24 @@ def _fit_law(count_i: Ints) -> power_law.PowerLaw:
 
 
 def _fill(propensity_i: Floats) -> Floats:
-    """Give items without a row the smallest propensity of the others, as a night does."""
+    """Give items without a row the others' smallest propensity.
+
+    A night does the same.
+    """
     return np.where(propensity_i > 0, propensity_i, propensity_i[propensity_i > 0].min())
 
 
 def miskey(propensity_i: Floats, item_r: Ints, seed: int) -> Floats:
-    """Return the propensities that the published code looks up: by an item's number in place of its id.
+    """Return the propensities the published code looks up.
 
-    The library numbers items as they first appear in its training rows, whose order is a random one; the
-    code takes this number for an id. So item n of that numbering gets the propensity of the n-th id.
+    It uses an item's number in place of its id. The library numbers items as they first appear in its
+    training rows, whose order is random; the code takes this number for an id. So item n in that
+    numbering gets the n-th id's propensity.
 
     Args:
-        propensity_i: right propensities in the order of ids.
+        propensity_i: right propensities, by id.
         item_r: (r,) items of the training rows.
-        seed: of the order of these rows.
+        seed: seed for the order of these rows.
     """
     order = np.random.default_rng(seed).permutation(len(item_r))
     items, first = np.unique(item_r[order], return_index=True)
@@ -155,13 +169,15 @@ def miskey(propensity_i: Floats, item_r: Ints, seed: int) -> Floats:
 
 
 def cut_items(kind: strata.Kind, n: int, propensity_i: Floats, mass_i: Ints) -> ItemStrata:
-    """Cut items into strata as a night does; one stratum holds all items.
+    """Cut items into strata as a night does.
+
+    One stratum holds all items.
 
     Args:
         kind: the equal quantity.
         n: number of strata.
         propensity_i: propensities.
-        mass_i: interactions of each item, for strata of equal mass.
+        mass_i: each item's interactions, for strata with equal mass.
     """
     if n == 1:
         return ItemStrata(np.zeros(len(propensity_i), np.int64), (len(propensity_i),))
@@ -179,7 +195,7 @@ def _cut_edges(kind: strata.Kind, n: int, propensity_i: Floats, mass_i: Ints) ->
 
 
 def name_strata(propensity: str, kind: str, n: int) -> str:
-    """Return the name of a stratified estimate."""
+    """Name a stratified estimate."""
     return f"stratified {propensity} {kind} {n}"
 
 
@@ -187,18 +203,21 @@ def name_strata(propensity: str, kind: str, n: int) -> str:
 
 
 def measure_users(rankings: Rankings, plan: EstimatePlan) -> Floats:
-    """Return the value of each user in every column, (u, c); NaN: the user does not count."""
+    """Measure each user in every column, (u, c).
+
+    NaN: the user does not count.
+    """
     values = measure(rankings, plan.metrics, plan.ks, plan.definition)
     return np.concatenate([values[name] for name in plan.metrics], axis=1)
 
 
 def average(value_uc: Floats) -> Floats:
-    """Return the mean over users, (c,), by whole numbers as in a night."""
+    """Average over users, (c,), by whole numbers like a night."""
     return resampling.mean_and_error(resampling.moments(value_uc))[0]
 
 
 def estimate_model(rankings: Rankings, item_p: Ints, plan: EstimatePlan) -> ModelEstimates:
-    """Return all estimates of a model.
+    """Make all estimates of a model.
 
     Args:
         rankings: ranks of the tested pairs.
@@ -221,7 +240,10 @@ def estimate_model(rankings: Rankings, item_p: Ints, plan: EstimatePlan) -> Mode
 
 
 def measure_strata(rankings: Rankings, stratum_p: Ints, n: int, plan: EstimatePlan) -> tuple[Floats, Ints]:
-    """Return the value of each user within each stratum, (u, s, c), and tested pairs there, (u, s)."""
+    """Measure each user within each stratum, (u, s, c).
+
+    The tested pairs there, (u, s), come along.
+    """
     values, sizes_us = exposure.measure_by_stratum(
         rankings, stratum_p, n, plan.metrics, plan.ks, definition=plan.definition
     )
@@ -229,7 +251,10 @@ def measure_strata(rankings: Rankings, stratum_p: Ints, n: int, plan: EstimatePl
 
 
 def _weigh(rankings: Rankings, item_p: Ints, plan: EstimatePlan) -> Iterator[tuple[str, Floats]]:
-    """Yield IPS and SNIPS by each kind of propensity; NaN for metrics that are no sum over items."""
+    """Yield IPS and SNIPS by each kind of propensity.
+
+    Metrics that are no sum over items get NaN.
+    """
     for name, propensity_i in plan.propensities.items():
         parts = exposure.contributions(
             rankings,
@@ -257,13 +282,13 @@ def _join_columns(
 
 
 def fit_chances(closed_i: Ints, train_i: Ints, train_r: Ints, seed: int) -> dict[str, Floats]:
-    """Return the propensities of items by name, up to a factor.
+    """Fit item propensities, up to a factor, by name.
 
     Args:
-        closed_i: rows of each item in the closed loop, training and test, as the published code counts.
-        train_i: rows of each item in training, as we count them.
+        closed_i: each item's rows in the closed loop, training and test, as the published code counts.
+        train_i: each item's rows in training, as we count them.
         train_r: items of the training rows.
-        seed: of the order in which the wrong numbering meets them.
+        seed: seed for the order in which the wrong numbering meets them.
     """
     published = fit_published(closed_i)
     wrong = miskey(published, train_r, seed)
@@ -273,7 +298,10 @@ def fit_chances(closed_i: Ints, train_i: Ints, train_r: Ints, seed: int) -> dict
 def cut_all_strata(
     chances: Mapping[str, Floats], closed_i: Ints, train_i: Ints, most: int = MOST_STRATA
 ) -> dict[str, ItemStrata]:
-    """Return 2 to `most` strata of each kind by name, and one stratum of all items."""
+    """Cut 2 to `most` strata of each kind, by name.
+
+    One stratum with all items is added.
+    """
     kinds: tuple[tuple[str, strata.Kind, Ints], ...] = (
         (PUBLISHED, "equal_width", closed_i),
         (OURS, "equal_mass", train_i),

@@ -1,8 +1,8 @@
-"""A night on a closed and an open loop as arrays: label, fit and rank the models of a benchmark file.
+"""Run a night on closed and open loop, as arrays.
 
-No Java starts. Labels, fits and ranks come from the functions that a night calls in its tasks, so the
-numbers are those of the night (`tests/jobs/test_simpson.py`). One process holds the log, and one model at
-a time. `simpson.py` uses it.
+The models in a benchmark file are fitted to labelled rows and ranked. No Java starts. Labels, fits and
+ranks come from the functions a night calls in its tasks, so the numbers are a night's
+(`tests/jobs/test_simpson.py`). One process holds the log, and one model at a time. `simpson.py` uses it.
 
 Axes: r rows, p tested pairs, u users, i items, d dimensions.
 """
@@ -48,7 +48,7 @@ LOOP_FILES = {
         OPEN_LOOP: "ydata-ymusic-rating-study-*-test.txt",
     },
 }
-"""Files of the closed and of the open loop, by reader."""
+"""Files of the closed and open loops, by reader."""
 
 ARRAYS = ("offsets", "relevance", "above", "tied", "before", "length")
 """Fields of `Rankings`, as stored."""
@@ -58,13 +58,14 @@ ARRAYS = ("offsets", "relevance", "above", "tied", "before", "length")
 
 
 def read_rows(dataset: Dataset) -> pa.Table:
-    """Read user_id, item_id, rating, event_time and part of Coat, Yahoo R3 or MovieLens 1M.
+    """Read a log: Coat, Yahoo R3 or MovieLens 1M.
 
-    The part of a closed row is NULL where the split divides the closed loop, as in a night.
+    Its columns are user_id, item_id, rating, event_time and part. A closed row's part is NULL where the
+    split divides the closed loop, as in a night.
 
     Raises:
         ConfigError: another reader, or no such file.
-        DataError: lines of unequal length, or texts in place of numbers.
+        DataError: lines with unequal length, or texts in place of numbers.
     """
     folder = Path(str(dataset.path))
     if dataset.reader == "movielens_1m":
@@ -109,7 +110,7 @@ def _read_movielens(folder: Path) -> pa.Table:
 
 
 def _make_rows(columns: Sequence[npt.NDArray[Any]], part: str | None) -> pa.Table:
-    """Return a log from users, items and ratings."""
+    """Make a log from users, items and ratings."""
     users_r, items_r, ratings_r = columns
     return pa.table(
         {
@@ -124,11 +125,13 @@ def _make_rows(columns: Sequence[npt.NDArray[Any]], part: str | None) -> pa.Tabl
 
 @dataclass(frozen=True)
 class LoopLog:
-    """A labelled log, sorted by user, item and part; ids are in the order in which rankings sort them.
+    """A labelled log, sorted by user, item and part.
+
+    Ids are in the order in which rankings sort them.
 
     Attributes:
         users_r, items_r, ratings_r: (r,) index of user and item, rating.
-        parts_r: (r,) place of the part in `PARTS`.
+        parts_r: (r,) the part's place in `PARTS`.
         user_ids, item_ids: ids as bytes.
         scale: lowest and highest rating.
     """
@@ -142,19 +145,19 @@ class LoopLog:
     scale: tuple[float, float]
 
     def select(self, part: str) -> Ratings:
-        """Return the rows of a part, with the users and items of the whole log."""
+        """Return a part's rows; users and items stay the log's."""
         chosen = self.parts_r == PARTS.index(part)
         rows = (self.users_r[chosen], self.items_r[chosen], self.ratings_r[chosen])
         sizes = {"n_users": len(self.user_ids), "n_items": len(self.item_ids)}
         return check_ratings(*rows, self.scale, **sizes)
 
     def count_items(self, *parts: str) -> Ints:
-        """Return the rows of each item in these parts, (i,)."""
+        """Count each item's rows in these parts, (i,)."""
         chosen = np.isin(self.parts_r, [PARTS.index(part) for part in parts])
         return np.bincount(self.items_r[chosen], minlength=len(self.item_ids)).astype(np.int64)
 
     def digest(self) -> str:
-        """Return a hash of all rows, ids and parts."""
+        """Hash all rows, ids and parts."""
         content = hashlib.sha256(repr(self.scale).encode())
         rows = (self.users_r, self.items_r, self.ratings_r, self.parts_r, self.user_ids, self.item_ids)
         for column in rows:
@@ -163,7 +166,7 @@ class LoopLog:
 
 
 def label_log(rows: pa.Table, benchmark: Benchmark) -> LoopLog:
-    """Label the rows as the split of a benchmark file says; see `read_rows`."""
+    """Label the rows by a benchmark file's split; see `read_rows`."""
     split, dataset = benchmark.split, benchmark.dataset
     duplicates = None if dataset.duplicates == "error" else dataset.duplicates
     apart = OpenLoop(apart=dataset.reader in LOOP_FILES, keeps_known=split.open_loop == "all")
@@ -183,7 +186,10 @@ def label_log(rows: pa.Table, benchmark: Benchmark) -> LoopLog:
 
 
 class FittedScorer(NamedTuple):
-    """A fitted model that ranks: its item side, vectors of users (u, d), and the users it knows, (u,)."""
+    """A fitted model that ranks.
+
+    It has its item side, user vectors (u, d), and the users it knows, (u,).
+    """
 
     scorer: Scorer
     vectors_ud: npt.NDArray[np.float32]
@@ -191,10 +197,12 @@ class FittedScorer(NamedTuple):
 
 
 def fit_scorer(model: ModelConfig, train: Ratings, threshold: float | None) -> FittedScorer:
-    """Fit a model to the training rows; users and items without one are not ranked, as in a night.
+    """Fit a model to the training rows.
+
+    Users and items without one are not ranked, as in a night.
 
     Raises:
-        ConfigError: a kind that is fitted on Spark alone.
+        ConfigError: a kind fitted on Spark alone.
         DivergedError: the fit gave numbers that are not finite.
     """
     if isinstance(model, PopularModel) or (isinstance(model, MeansModel) and model.means == "global"):
@@ -221,7 +229,10 @@ def fit_scorer(model: ModelConfig, train: Ratings, threshold: float | None) -> F
 
 
 def _score_items(by_count: bool, train: Ratings) -> FittedScorer:
-    """Score items by their training rows, or all alike by the mean rating; every item is ranked."""
+    """Score items by training rows, or all by the mean.
+
+    The mean is that of ratings; every item is ranked.
+    """
     counts_i = np.bincount(train.items_r, minlength=train.n_items).astype(np.float64)
     bias_i = counts_i if by_count else np.full(train.n_items, train.ratings_r.mean())
     vectors = [np.zeros((size, 0), np.float32) for size in (train.n_items, train.n_users)]
@@ -230,12 +241,14 @@ def _score_items(by_count: bool, train: Ratings) -> FittedScorer:
 
 @dataclass(frozen=True)
 class TestedPart:
-    """The tested pairs of a part: users with a row in it, (u,), and their items and ratings.
+    """A part's tested pairs: users, items and ratings.
+
+    Users have a row in the part.
 
     Attributes:
-        users: (u,) index of each user in the log.
-        keys_u: (u,) hash of its id, as in the tables of a night.
-        truth: items of each user.
+        users: (u,) each user's index in the log.
+        keys_u: (u,) its id's hash, as in a night's tables.
+        truth: each user's items.
         relevance_p: ratings.
     """
 
@@ -246,7 +259,7 @@ class TestedPart:
 
 
 def list_tested(log: LoopLog, part: str) -> TestedPart:
-    """Return the tested pairs of a part."""
+    """Return a part's tested pairs."""
     rows = log.select(part)
     users, counts = np.unique(rows.users_r, return_counts=True)
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
@@ -255,7 +268,10 @@ def list_tested(log: LoopLog, part: str) -> TestedPart:
 
 
 def rank_part(fitted: FittedScorer, tested: TestedPart) -> Rankings:
-    """Rank the tested items among all items that the model scores; training items stay candidates."""
+    """Rank tested items among all items the model scores.
+
+    Training items stay candidates.
+    """
     users, offsets = tested.users, tested.truth.offsets_u
     known_u = fitted.known_u[users]
     vectors_ud = np.ascontiguousarray(fitted.vectors_ud[users])
@@ -274,14 +290,17 @@ def rank_part(fitted: FittedScorer, tested: TestedPart) -> Rankings:
 
 
 def name_fit(model: ModelConfig, log_digest: str, part: str, threshold: float | None) -> str:
-    """Return a hash of everything that the ranks of a model depend on; `threshold`: of relevant rows."""
+    """Hash everything a model's ranks depend on.
+
+    `threshold`: smallest relevant rating.
+    """
     settings: Mapping[str, Any] = model.model_dump(exclude={"name", "provenance"})
     names = (model.kind, *model.revised, "rankings", "splits", "ids")
     return digest(settings, log_digest, part, threshold, select_revisions(*names), length=32)
 
 
 def load_rankings(place: Path) -> Rankings | None:
-    """Return ranks that an earlier run stored; None if it stored none."""
+    """Return an earlier run's stored ranks, or None."""
     if not place.is_file():
         return None
     with np.load(place, allow_pickle=False) as arrays:

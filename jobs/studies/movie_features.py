@@ -1,10 +1,10 @@
-"""Write the features of the movies of a MovieLens folder as a table for graph models.
+"""Write a MovieLens folder's movie features for graph models.
 
     python jobs/studies/movie_features.py --data /path/to/ml-1m --out movies.parquet
     recbench nightly --config movielens_1m_graph ... \\
         --set "models.pinsage.features={kind: table, path: movies.parquet}"
 
-A movie is a row with its genres (0 or 1) and its title words, hashed to 32 signed numbers. Degrees of the
+A movie is a row with its genres (0 or 1) and its title words, hashed to 32 signed numbers. Degrees in the
 whole log are no features, since they would leak held-out rows.
 """
 
@@ -22,7 +22,7 @@ from recbench_spark.runtime.journal import Journal
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--data", type=Path, required=True, help="ml-100k, ml-1m or ml-latest-small")
     flags.add_argument("--out", type=Path, required=True, help="the Parquet file")

@@ -1,4 +1,4 @@
-"""Study of PinSage's choices, one at a time, on item-to-item pairs.
+"""Study PinSage's choices, one at a time.
 
     python jobs/studies/pinsage.py --data /path/to/ml-1m --folder study
     python jobs/studies/pinsage.py --data /path/to/ml-100k --folder study --table docs/pinsage_study.md
@@ -6,16 +6,17 @@
         --batch 256 --negatives 250 --judged 1000 --tested 10000 --variants base,mean,max --seeds 3
     python jobs/studies/pinsage.py --world 20000 --folder study --variants popularity,features,visits,groups
 
-A fifth of each user's liked items (rating 4 or more) is held out by hash. A test pair is a held-out item
-and one of the user's training items, drawn by hash: the query. All items but the query are ranked by the
-dot product of vectors. `hit_rate` at K is the share of pairs whose item is among the first K,
-`scaled_mrr` the mean of 1 / ceil(rank / 100) (Ying et al. 2018, section 4.1). Features of MovieLens:
-genres, title words hashed to 32 signed numbers, log degree in training.
-`jobs/studies/planted_communities.py` describes those of the generated world. Every variant differs from
-`base` in the choice that it is named after. Each seed has its own walks, pairs, order and weights, with
-the same split. Four references need no fit: `popularity`, `features` (dot product of raw features),
-`visits` (of walks from the query) and `groups` (an oracle). Each fit has checkpoints, and each result is a
-line of FOLDER/results.jsonl that is not computed again. The study runs in one process, without Spark.
+The choices are tested on item-to-item pairs. A fifth of each user's liked items (rating 4 or more) is
+held out by hash. A test pair is a held-out item and one of the user's training items, drawn by hash: the
+query. All items but the query are ranked by their vectors' dot product with it. `hit_rate` at K is the
+share of pairs whose item is among the first K, `scaled_mrr` the mean of 1 / ceil(rank / 100) (Ying et al.
+2018, section 4.1). MovieLens features: genres, title words hashed to 32 signed numbers, log degree in
+training. `jobs/studies/planted_communities.py` describes the generated world's features. Every variant
+differs from `base` in the choice it is named after. Each seed has its own walks, pairs, order and
+weights, with the same split. Four references need no fit: `popularity`, `features` (dot product of raw
+features), `visits` (by walks from the query) and `groups` (an oracle). Each fit has checkpoints, and each
+result is a line in FOLDER/results.jsonl, never computed again. The study runs in one process, without
+Spark.
 """
 
 from __future__ import annotations
@@ -74,23 +75,25 @@ CUT_OFFS = (10, 50, 500)
 
 @dataclass(frozen=True)
 class Setting:
-    """Settings of all fits of a run. With variant and seed they are the key of a result.
+    """The settings of all fits in a run.
+
+    With variant and seed they are a result's key.
 
     Attributes:
         data: folder, or generated world with its version.
-        epochs: number of epochs of a fit; the best one on the validation pairs counts.
+        epochs: epochs of a fit; the best one on the validation pairs counts.
         width: width of all vectors.
-        layers: number of layers.
-        batch: number of pairs of a minibatch.
-        negatives: number of shared negatives of a minibatch.
-        pairs: approximate number of training pairs, of users drawn by hash; 0: of all users.
-        judged: number of validation pairs that are ranked after each epoch, drawn by hash.
-        tested: number of test pairs that are ranked, drawn by hash.
-        rate: learning rate of Adam after the warm-up.
-        warm_up: number of steps of the warm-up.
-        walks: number of walks from each item.
-        top: number of items of a neighbourhood, those visited most, unless the variant has its own.
-        least: largest residual of personalised PageRank for a unit of degree.
+        layers: layers of the net.
+        batch: pairs in a minibatch.
+        negatives: shared negatives of a minibatch.
+        pairs: approximate number of training pairs, from users drawn by hash; 0: from all users.
+        judged: validation pairs to rank after each epoch, drawn by hash.
+        tested: test pairs to rank, drawn by hash.
+        rate: Adam's learning rate after the warm-up.
+        warm_up: steps of the warm-up.
+        walks: walks from each item.
+        top: items in a neighbourhood, those visited most, unless the variant has its own.
+        least: largest residual of personalised PageRank per unit of degree.
     """
 
     data: str
@@ -109,7 +112,7 @@ class Setting:
     least: float = 1e-5
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for empty neighbourhoods, which could be fitted all the same."""
+        """Refuse empty neighbourhoods, which could be fitted all the same."""
         if self.top < 1:
             raise ConfigError(f"top: {self.top} is less than 1", "items of a neighbourhood, e.g. 50")
 
@@ -122,7 +125,7 @@ class Variant:
     """The choices of a fit; see `PairObjective` and `LayerForm`.
 
     Attributes:
-        top: items of a neighbourhood; 0: as in the settings.
+        top: items in a neighbourhood; 0: as in the settings.
         each: each pair has its own `negatives`; else a minibatch shares them.
     """
 
@@ -153,7 +156,7 @@ REFERENCES = ("popularity", "features", "visits", "groups")
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
     of = flags.add_mutually_exclusive_group(required=True)
     of.add_argument("--data", type=Path, help="a MovieLens folder: ml-100k, ml-1m or ml-latest-small")
@@ -172,7 +175,7 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Fit missing variants, print means, differences and intervals."""
+    """Fit missing variants; print means, differences and intervals."""
     names = cli.parse_names(args.variants, "--variants", [*VARIANTS, *REFERENCES])
     args.folder.mkdir(parents=True, exist_ok=True)
     data = f"generated {VERSION}, {args.world} items" if args.world else str(args.data)
@@ -193,7 +196,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def run_seed(drawn: SeedDraws, names: tuple[str, ...], folder: Path) -> None:
-    """Run the missing fits of a seed, and write a line of results for each."""
+    """Run a seed's missing fits, a result line for each."""
     results = folder / "results.jsonl"
     for name in names:
         key = {"variant": name, "seed": drawn.seed, **asdict(drawn.how)}
@@ -205,7 +208,7 @@ def run_seed(drawn: SeedDraws, names: tuple[str, ...], folder: Path) -> None:
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:
-    """Read the results of earlier runs."""
+    """Read earlier runs' results."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
@@ -215,7 +218,7 @@ def read_results(path: Path) -> list[dict[str, Any]]:
 
 
 def read_world(folder: Path) -> PlantedWorld:
-    """Return genres, titles and pairs of a MovieLens folder, split."""
+    """Read a MovieLens folder's genres, titles and pairs, split."""
     movies = read_movies(folder)
     train, held = split_pairs(movies.pairs, HELD_OUT, SPLIT_SEED)
     return PlantedWorld(train, held, np.hstack([movies.genres, movies.words, log_degree(train)]))
@@ -225,7 +228,7 @@ def read_world(folder: Path) -> PlantedWorld:
 
 
 class SeedDraws:
-    """The draws of a seed, made when first used and shared by all variants."""
+    """A seed's draws, made when first used, shared by variants."""
 
     def __init__(self, world: PlantedWorld, how: Setting, seed: int, journal: Journal) -> None:
         self.world, self.how, self.seed, self.say = world, how, seed, journal.say
@@ -234,7 +237,7 @@ class SeedDraws:
 
     @cached_property
     def most(self) -> MostVisited:
-        """The items that walks from each item visit most; their dense ids come after those of users."""
+        """Items visited most from each item, numbered after the users."""
         top = max(self.how.top, *(v.top for v in VARIANTS.values()))
         return find_visited_items(self.train, top, self.seed, self.how.walks)
 
@@ -247,7 +250,7 @@ class SeedDraws:
 
     @cached_property
     def band(self) -> Band:
-        """Hard negatives of the training queries."""
+        """Hard negatives for the training queries."""
         queries = np.unique(self.pairs[0])
         band = find_hard_negatives(self.train, queries, self.how.least)
         short = int(band.fallback.sum())
@@ -257,7 +260,7 @@ class SeedDraws:
         return band
 
     def graph(self, top: int) -> Adjacency:
-        """Return the items that walks from each item visit most, weighed by visits."""
+        """Return each item's most visited items, weighed by visits."""
         if top not in self.graphs:
             self.graphs = {
                 top: build_visit_graph(keep_most_visited(self.most, top), self.train)
@@ -266,7 +269,10 @@ class SeedDraws:
 
 
 def draw_users(train: UserItemPairs, pairs: int, seed: int) -> UserItemPairs:
-    """Return training pairs of users drawn by hash, enough for about this number of item pairs."""
+    """Draw users by hash, and return their training pairs.
+
+    They are enough for about this number of item pairs.
+    """
     order = order_users_by_hash(train.users, seed)
     enough = np.searchsorted(np.cumsum(2 * np.diff(train.indptr)[order]), pairs) + 1
     is_kept = np.zeros(train.users, np.bool_)
@@ -275,7 +281,7 @@ def draw_users(train: UserItemPairs, pairs: int, seed: int) -> UserItemPairs:
 
 
 def keep_most_visited(most: MostVisited, top: int) -> MostVisited:
-    """Return the `top` most visited items."""
+    """Keep the `top` most visited items."""
     sizes = np.diff(most.indptr)
     is_kept = np.arange(len(most.node)) - np.repeat(most.indptr[:-1], sizes) < top
     indptr = np.concatenate([[0], np.cumsum(np.minimum(sizes, top))])
@@ -283,8 +289,11 @@ def keep_most_visited(most: MostVisited, top: int) -> MostVisited:
 
 
 def find_hard_negatives(train: UserItemPairs, queries: Rows, least: float) -> Band:
-    """Return items ranked 2,000 to 5,000 by personalised PageRank from each query, or the same share
-    of the reached items. There is a row for each item, empty unless it is a query."""
+    """Return each query's hard negatives by personalised PageRank.
+
+    These are items ranked 2,000 to 5,000, or the same share of the reached items. There is a row for each
+    item, empty unless it is a query.
+    """
     first, counts = train.users, np.zeros(train.items, np.int64)
     side = (first, first + train.items)
     reached = rank_bands(build_bipartite(train), first + queries, side, (2000, 5000), least=least)
@@ -296,7 +305,7 @@ def find_hard_negatives(train: UserItemPairs, queries: Rows, least: float) -> Ba
 
 
 def make_net(variant: Variant, dims: int, how: Setting, seed: int) -> GraphNetwork:
-    """Return a net with random weights. Vectors that are added have the width of the features."""
+    """Make a random net; added vectors have the features' width."""
     width = dims if variant.join == "add" else how.width
     form = LayerForm(variant.form, variant.aggregator, width, width, variant.join)  # type: ignore[arg-type]
     net = GraphNetwork((form,) * how.layers, (how.width,), dims)
@@ -305,7 +314,10 @@ def make_net(variant: Variant, dims: int, how: Setting, seed: int) -> GraphNetwo
 
 
 def run_fit(drawn: SeedDraws, name: str, folder: Path) -> dict[str, Any]:
-    """Fit once; return measures on the test pairs at the best epoch on validation pairs."""
+    """Fit once, and measure the test pairs.
+
+    The epoch is the best one on validation pairs.
+    """
     how, seed, train, variant = drawn.how, drawn.seed, drawn.train, VARIANTS[name]
     graph_input = GraphInput(drawn.graph(variant.top or how.top), drawn.world.features)
     net = make_net(variant, graph_input.features.shape[1], how, seed)
@@ -333,7 +345,7 @@ def run_fit(drawn: SeedDraws, name: str, folder: Path) -> dict[str, Any]:
 
 
 def checkpoint_name(name: str, seed: int, how: Setting) -> str:
-    """Return a folder name that identifies the fit, so that no other fit resumes it."""
+    """Name a fit's folder, so no other fit resumes it."""
     whole = hashlib.sha256(json.dumps(asdict(how), sort_keys=True).encode()).hexdigest()
     return f"{name}-{seed}-{whole[:12]}"
 
@@ -346,7 +358,10 @@ def rank_metrics(ranks: Rows) -> dict[str, float]:
 
 
 def test_pairs(train: UserItemPairs, held: UserItemPairs, seed: int, most: int) -> tuple[Rows, Rows]:
-    """Return held-out items, each with a training item of its user, drawn by hash; at most this many."""
+    """Return held-out items with queries, at most `most`.
+
+    A query is one of the user's training items, drawn by hash.
+    """
     user, item = held.user.astype(np.int64), held.item.astype(np.int64)
     keys = hash_numbers(user * train.items + item, seed)
     sizes = np.diff(train.indptr)[user]
@@ -357,7 +372,7 @@ def test_pairs(train: UserItemPairs, held: UserItemPairs, seed: int, most: int) 
 
 
 def rank_pairs(net: GraphNetwork, graph_input: GraphInput, pairs: tuple[Rows, Rows]) -> Rows:
-    """Return ranks of test pairs among all items but the query."""
+    """Rank test pairs among all items but the query."""
     z = embed_by_layer(net, graph_input, np.arange(len(graph_input.features)))
     return rank_items(z, *pairs)
 
@@ -366,7 +381,7 @@ def rank_pairs(net: GraphNetwork, graph_input: GraphInput, pairs: tuple[Rows, Ro
 
 
 def measure_reference(drawn: SeedDraws, name: str) -> dict[str, Any]:
-    """Return measures of a reference without a fit on the test pairs."""
+    """Measure an unfitted reference on the test pairs."""
     world, train = drawn.world, drawn.train
     pairs = test_pairs(train, world.held, drawn.seed, drawn.how.tested)
     if name == "features":
@@ -379,7 +394,10 @@ def measure_reference(drawn: SeedDraws, name: str) -> dict[str, Any]:
 
 
 def popularity(train: UserItemPairs) -> npt.NDArray[np.float64]:
-    """Return (items,) popularity in training from 0 to 1; ties are broken by hash."""
+    """Return popularity in training from 0 to 1, (items,).
+
+    Ties are broken by hash.
+    """
     counts = np.bincount(train.item, minlength=train.items)
     order = np.lexsort((hash_numbers(np.arange(train.items), 5), counts))
     popularity_i = np.empty(train.items)
@@ -388,7 +406,7 @@ def popularity(train: UserItemPairs) -> npt.NDArray[np.float64]:
 
 
 def make_scorer(drawn: SeedDraws, name: str) -> Callable[[int], tuple[Rows, Any]]:
-    """Return a function of a query: items that stand before the others, and their scores."""
+    """Map a query to leading items and scores; others follow."""
     world, most = drawn.world, drawn.most if name == "visits" else None
     if most is not None:
         nodes = most.node.astype(np.int64) - drawn.train.users
@@ -408,7 +426,7 @@ def make_scorer(drawn: SeedDraws, name: str) -> Callable[[int], tuple[Rows, Any]
 def rank_by_visits(
     near: Callable[[int], tuple[Rows, Any]], popular: npt.NDArray[np.float64], pairs: tuple[Rows, Rows]
 ) -> Rows:
-    """Return ranks of items by whole numbers of their query, then by popularity."""
+    """Rank by whole numbers from the query, then by popularity."""
     ranks = np.empty(len(pairs[0]), np.int64)
     for row, (q, i) in enumerate(zip(*(column.tolist() for column in pairs), strict=True)):
         scores = popular.copy()
@@ -423,20 +441,20 @@ def rank_by_visits(
 
 
 def format_interval(values: list[float], form: str = ".4g") -> str:
-    """Return the mean and 95 % interval by Student's t of the values of seeds."""
+    """Format seeds' mean and 95 % interval by Student's t."""
     if len(values) < 2:
         return "".join(f"{v:{form}}" for v in values)
     return f"{np.mean(values):{form}} ± {student_half_width(values):.2g}"
 
 
 def format_markdown(head: list[str], lines: list[list[str]]) -> str:
-    """Return a Markdown table."""
+    """Format a Markdown table."""
     rows = [head, ["---"] * len(head), *lines]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 def group_by_variant(rows: list[dict[str, Any]]) -> dict[str, dict[int, dict[str, Any]]]:
-    """Return results by variant and seed."""
+    """Group results by variant and seed."""
     results: dict[str, dict[int, dict[str, Any]]] = {}
     for row in rows:
         results.setdefault(row["variant"], {})[row["seed"]] = row
@@ -444,7 +462,7 @@ def group_by_variant(rows: list[dict[str, Any]]) -> dict[str, dict[int, dict[str
 
 
 def format_summary(rows: list[dict[str, Any]]) -> str:
-    """Return means over seeds with their intervals."""
+    """Tabulate means over seeds with their intervals."""
     names = [*(f"hit_rate@{k}" for k in CUT_OFFS), "scaled_mrr", "best_epoch", "pairs_a_second"]
     lines = []
     for variant, seeds in group_by_variant(rows).items():
@@ -455,7 +473,10 @@ def format_summary(rows: list[dict[str, Any]]) -> str:
 
 
 def format_differences(rows: list[dict[str, Any]]) -> str:
-    """Return differences to base within each seed, with intervals; walks, pairs and split are the same."""
+    """Tabulate differences to base within each seed.
+
+    They have intervals; walks, pairs and split are the same.
+    """
     names = [*(f"hit_rate@{k}" for k in CUT_OFFS), "scaled_mrr", "best_epoch"]
     results = group_by_variant(rows)
     base = results.get("base", {})

@@ -1,16 +1,15 @@
-"""Study of boards of a planted world: how many under-tuned methods are flagged, how many fair ones.
+"""Count flagged methods on boards of a planted world.
 
     python jobs/studies/planted_boards.py --methods 100 --seed 1
 
-Each method has an error over its settings whose optimum is known, and a search as the shipped benchmark
-files declare it: points of `boards.search_spaces.draw_points`, trials with the noise of seeds, a
-value over ten folds.
-A method is under-tuned if its run is worse than its optimum by 1 % of the error or three
-times the noise of folds, whichever is more. The verdicts are those of `boards.entries.judge_entries`.
-No data, no Spark.
+How many under-tuned methods are flagged, and how many fair ones? Each method has an error over its
+settings with a known optimum, and a search as the shipped benchmark files declare it: points from
+`boards.search_spaces.draw_points`, trials with seed noise, a value over ten folds. A method is
+under-tuned if its run is worse than its optimum by 1 % of the error or three times the fold noise,
+whichever is more. The verdicts come from `boards.entries.judge_entries`. No data, no Spark.
 
-Methods with the note "no power" are counted separately. The same methods are judged once more without their
-searches: each must have the note "never searched", and none is flagged.
+Methods with the note "no power" are counted separately. The same methods are judged once more without
+their searches: each must have the note "never searched", and none is flagged.
 """
 
 from __future__ import annotations
@@ -31,13 +30,19 @@ from recbench_spark.config import SettingRange
 from recbench_spark.errors import OK
 
 SEEDS_NOISE, FOLDS_SD, FOLDS, ERROR = 0.0005, 0.0025, 10, 0.8
-"""Standard deviations over seeds and folds, similar to MovieLens 1M, and the error at the optimum."""
+"""Standard deviations over seeds and folds, and the optimum's error.
+
+They are similar to MovieLens 1M.
+"""
 
 BUDGETS = ((2, 16), (3, 16), (4, 16), (2, 8), (2, 4))
-"""Numbers of settings and trials: those of the shipped files, and three settings with 16 trials."""
+"""Numbers of settings and trials.
+
+The shipped files have them, and three settings with 16 trials are added.
+"""
 
 SEED_STEP = 1_000_000
-"""Most methods of a seed, so that no two seeds share the points of a search."""
+"""Most methods of a seed, so no two seeds share a search's points."""
 
 SPACES = (
     SettingRange(low=0.001, high=0.02, log=True),
@@ -50,12 +55,12 @@ Error = Callable[[Mapping[str, float]], float]
 
 
 class Method(NamedTuple):
-    """A method of the planted world.
+    """A method in the planted world.
 
     Attributes:
-        entry: row of the board.
-        tuning: search, and the settings that are used.
-        excess: true difference of the run to its optimum.
+        entry: row on the board.
+        tuning: search, and the used settings.
+        excess: true difference between the run and its optimum.
     """
 
     entry: Entry
@@ -64,7 +69,7 @@ class Method(NamedTuple):
 
     @property
     def under_tuned(self) -> bool:
-        """True if the run is under-tuned in truth."""
+        """True if the run is truly under-tuned."""
         return self.excess > max(
             MIN_GAIN_SHARE * ERROR, MIN_GAIN_SPREADS * (self.entry.spread_folds or 0.0)
         )
@@ -75,7 +80,7 @@ def make_method(number: int, dims: int, budget: int, seed: int = 0) -> Method:
 
     Every second space misses the optimum, and every fifth run uses a random trial instead of the best.
     """
-    rng = np.random.default_rng((number, dims, budget, seed))  # `seed` 0 has the bits of three numbers
+    rng = np.random.default_rng((number, dims, budget, seed))  # `seed` 0 has the bits three numbers gave
     space = {f"setting_{at}": SPACES[at] for at in range(dims)}
     error = make_error(rng, space, missed=number % 2 == 1)
     start = seed * SEED_STEP
@@ -95,9 +100,11 @@ def make_method(number: int, dims: int, budget: int, seed: int = 0) -> Method:
 
 
 def make_error(rng: np.random.Generator, space: Mapping[str, SettingRange], missed: bool) -> Error:
-    """Make a rotated bowl over the settings, steeper on one side; some settings have no effect.
+    """Make a rotated bowl over settings, steeper on one side.
 
-    `missed`: the optimum of the most important setting is outside its range.
+    Some settings have no effect.
+
+    `missed`: the most important setting's optimum is outside its range.
     """
     dims = len(space)
     depth = rng.uniform(0.02, 0.2, dims) * (rng.random(dims) > 0.25)
@@ -118,7 +125,7 @@ def make_error(rng: np.random.Generator, space: Mapping[str, SettingRange], miss
 
 
 def range_position(of: SettingRange, value: float) -> float:
-    """Return the position of a value in its range, from 0 to 1."""
+    """Place a value in its range, from 0 to 1."""
     assert of.low is not None and of.high is not None
     if of.log:
         return float(np.log(value / of.low) / np.log(of.high / of.low))
@@ -126,7 +133,10 @@ def range_position(of: SettingRange, value: float) -> float:
 
 
 def count_verdicts(methods: Sequence[Method]) -> dict[str, Counter[str]]:
-    """Return counts of verdicts on under-tuned and on fair methods: flagged, fine, or no power."""
+    """Count verdicts on under-tuned and on fair methods.
+
+    A verdict is flagged, fine, or no power.
+    """
     verdicts = judge_entries(
         [method.entry for method in methods], {}, {}, {m.entry.entry_id: m.tuning for m in methods}
     )
@@ -145,12 +155,12 @@ def _classify_verdict(verdict: TuningVerdict) -> str:
 
 
 def drop_searches(methods: Sequence[Method]) -> list[Method]:
-    """Return the same methods, without their searches."""
+    """Return the same methods without their searches."""
     return [method._replace(tuning=SettingsSource()) for method in methods]
 
 
 def gather_methods(dims: int, budget: int, wanted: int, seed: int = 0) -> list[Method]:
-    """Return methods of both kinds, under-tuned and fair, as many of each as wanted."""
+    """Gather as many under-tuned as fair methods."""
     kinds: dict[bool, list[Method]] = {True: [], False: []}
     number = 0
     while min(map(len, kinds.values())) < wanted and number < 50 * wanted:
@@ -165,7 +175,9 @@ Counts = Mapping[str, Mapping[str, int]]
 
 
 def make_row(dims: int, budget: int, counts: Counts, unsearched: Counts) -> str:
-    """Return a line of the table. Shares are over methods that the board decided.
+    """Format a table line.
+
+    Shares are over methods the board decided.
 
     Args:
         dims: number of searched settings.
@@ -185,7 +197,7 @@ def make_row(dims: int, budget: int, counts: Counts, unsearched: Counts) -> str:
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument(
         "--methods", type=cli.parse_count, default=100, help="methods of each kind and budget (default 100)"

@@ -1,11 +1,12 @@
-"""Generate likes with planted communities, in which pooling by importance can show an effect.
+"""Generate likes with planted communities.
 
-Items are in groups of about 20, with 50 groups per taste; there are twice as many users as items. A user
-has one taste and two of its groups. Of 20 likes, 15 are of these groups (uniformly), 5 of all items, with
-popular ones more often (density falls with the square root of the popularity rank). So the nodes that walks
-visit most are an item's group with many visits, and others with few. Features are the sum of the taste's
-and the group's centre (31 normal numbers each) with noise NOISE times as large, and the log degree. A fifth
-of each user's likes is held out by hash. The arrays need about 1 GB for a million nodes, without Spark.
+Pooling by importance can show an effect in them. Items are in groups of about 20, with 50 groups per
+taste; there are twice as many users as items. A user has one taste and two of its groups. Of 20 likes, 15
+are in these groups (uniformly), 5 among all items, with popular ones more often (density falls with the
+square root of the popularity rank). So walks visit an item's group often, and others seldom. Features sum
+the taste's and the group's centre (31 normal numbers each) with noise NOISE times as large, and the log
+degree. A fifth of each user's likes is held out by hash. The arrays need about 1 GB for a million nodes,
+without Spark.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
 
 VERSION = 2
-"""Version of the generator; results of other versions are not reused."""
+"""Version of the generator; results from other versions are not reused."""
 
 HELD_OUT, SPLIT_SEED = 0.2, 7
 ITEMS_PER_TASTE, GROUPS_PER_TASTE, GROUP_LIKES, OTHER_LIKES, GROUPS_PER_USER = 1000, 50, 15, 5, 2
@@ -40,7 +41,10 @@ DIMS, NOISE = 31, 2.0
 
 
 class PlantedWorld(NamedTuple):
-    """A generated world: liked pairs (train and held out), item features, each item's group and taste."""
+    """A generated world: liked pairs, item features, groups and tastes.
+
+    Pairs are train and held out; each item has a group and a taste.
+    """
 
     train: UserItemPairs
     held: UserItemPairs
@@ -50,7 +54,10 @@ class PlantedWorld(NamedTuple):
 
 
 def generate_world(items: int) -> PlantedWorld:
-    """Generate the world with this number of items; the same in every run and version of the code."""
+    """Generate the world with so many items.
+
+    It is the same in every run and version of the code.
+    """
     draw = np.random.default_rng(11)
     users, tastes = 2 * items, max(items // ITEMS_PER_TASTE, 1)
     groups = tastes * GROUPS_PER_TASTE
@@ -70,19 +77,21 @@ def generate_world(items: int) -> PlantedWorld:
 
 
 def write_tables(world: PlantedWorld, folder: Path, test_users: int = 0) -> tuple[int, int]:
-    """Write `log.parquet` (user_id, item_id, part) and `items.parquet` (id, vector), as a night reads them.
+    """Write a world as the tables a night reads.
+
+    They are `log.parquet` (user_id, item_id, part) and `items.parquet` (id, vector).
 
     Args:
         world: the world to write; its ids are whole numbers.
         folder: the target; it is created if needed.
-        test_users: number of users, drawn by hash, whose held-out rows are the part `test`; held-out rows
-            of others are left out. 0 means all users.
+        test_users: number of users, drawn by hash, whose held-out rows are part `test`; others' held-out
+            rows are left out. 0 means all users.
 
     Returns:
-        The number of training rows and of test rows.
+        Counts of training rows and test rows.
 
     Raises:
-        ConfigError: the number of users is negative, or larger than that of the world.
+        ConfigError: the number of users is negative, or larger than the world's.
     """
     held = _select_users(world.held, test_users)
     folder.mkdir(parents=True, exist_ok=True)
@@ -94,7 +103,7 @@ def write_tables(world: PlantedWorld, folder: Path, test_users: int = 0) -> tupl
 
 
 def _select_users(pairs: UserItemPairs, users: int) -> UserItemPairs:
-    """Return the pairs of the users with the smallest hashes."""
+    """Select the pairs of users with the smallest hashes."""
     if not 0 <= users <= pairs.users:
         raise ConfigError(f"{users} users of {pairs.users}", "0 is all of them")
     if not users:

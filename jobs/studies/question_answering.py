@@ -1,4 +1,4 @@
-"""Study of memory networks on generated questions: errors by hops, tying and number of questions.
+"""Study memory networks on generated questions.
 
     python jobs/studies/question_answering.py --output runs.jsonl
     python jobs/studies/question_answering.py --output runs.jsonl --tasks 2 --questions 10000 --hops 1,3
@@ -6,15 +6,16 @@
     python jobs/studies/question_answering.py --quick                        # seconds, to see that it runs
 
 The tasks are those of `jobs.studies.question_worlds`, after tasks 1, 2, 6, 12 and 15 of bAbI, with
-sentences of our own. `joint` is one network for all five, trained on the questions of all. Training is the
-authors' (Sukhbaatar et al. 2015): position and temporal encoding, a linear start of 20 epochs at half the
-rate, then 100 epochs; 10 % empty entries; see `models.networks.answers.AnswerPlan`. All seeds of weights
-have the same stories; 1,000 further stories of each task are the test.
+sentences of our own. `joint` is one network for all five, trained on all their questions. Training is the
+authors' (Sukhbaatar et al. 2015): position and temporal encoding, a linear start with 20 epochs at half
+the rate, then 100 epochs; 10 % empty entries; see `models.networks.answers.AnswerPlan`. All weight seeds
+have the same stories; 1,000 further stories for each task are the test.
 
-A fit is a line of the output file, with its errors on training and test questions. Fits whose lines are in
-the file are not made again, so a study goes on where it was stopped. The tables show the test error of the
-fit with the lowest training error (as the authors do), then the median with the least and the most over
-the seeds, in percent. `guess` is the error of the most frequent answer. One process, without Spark.
+Compared are errors by hops, tying and number of questions. A fit is a line in the output file, with its
+errors on training and test questions. Fits whose lines are in the file are not made again, so a study
+goes on where it was stopped. The tables show the test error of the fit with the lowest training error (as
+the authors do), then the median with the least and the most over the seeds, in percent. `guess` is the
+most frequent answer's error. One process, without Spark.
 """
 
 from __future__ import annotations
@@ -37,18 +38,24 @@ from recbench_spark.models.networks.memory import TYINGS, MemoryNetwork, MemoryS
 from recbench_spark.runtime.journal import Journal
 
 REVISION = 1
-"""Revision of the lines: raise it when a story, a fit or an error changes."""
+"""Revision for the lines.
+
+Raise it when a story, a fit or an error changes.
+"""
 
 JOINT = "joint"
 NAMES = (*map(str, TASKS), JOINT)
 TEST_QUESTIONS, MOST_ENTRIES, SPARE = 1000, 50, 1.2
-"""Test questions of a task, the authors' largest memory, and room for empty entries in a smaller one."""
+"""Test questions, largest memory, and room for empty entries.
+
+The memory is the authors' largest; a smaller one has room for empty entries.
+"""
 
 QUICK = {"tasks": "1", "questions": (300,), "hops": (1,), "tyings": "adjacent", "seeds": 2, "epochs": 10}
 
 
 class QuestionFit(NamedTuple):
-    """QuestionFit names a fit: all that its line depends on."""
+    """A fit, identified by all its line depends on."""
 
     task: str
     questions: int
@@ -62,7 +69,7 @@ class QuestionFit(NamedTuple):
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--output", type=Path, help="file of fits; those in it are not made again")
     flags.add_argument("--tasks", default=",".join(NAMES), help=f"some of {','.join(NAMES)}")
@@ -82,7 +89,10 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Make the fits that are missing, and print tables of all fits that the flags name."""
+    """Make the missing fits, and print tables.
+
+    The tables show all fits named by the flags.
+    """
     if args.quick:
         vars(args).update(QUICK)
     fits, lines = list_fits(args), read_lines(args.output)
@@ -96,7 +106,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def list_fits(args: argparse.Namespace) -> list[QuestionFit]:
-    """Return the fits that the flags name, seed by seed."""
+    """List the fits named by the flags, seed by seed."""
     tasks = cli.parse_names(args.tasks, "--tasks", NAMES)
     tyings = cli.parse_names(args.tyings, "--tyings", TYINGS)
     seeds = range(1, args.seeds + 1)
@@ -108,9 +118,10 @@ def list_fits(args: argparse.Namespace) -> list[QuestionFit]:
 
 
 def read_lines(path: Path | None) -> dict[QuestionFit, dict[str, Any]]:
-    """Return the lines of a file by their fits; a file that does not exist has none.
+    """Read a file's lines by their fits.
 
-    A last line without its end, which a killed study leaves, is left out.
+    A file that does not exist has none. A last line without its end, as a killed study leaves it, is left
+    out.
     """
     if path is None or not path.exists():
         return {}
@@ -119,13 +130,16 @@ def read_lines(path: Path | None) -> dict[QuestionFit, dict[str, Any]]:
 
 
 def read_whole_lines(path: Path) -> str:
-    """Return the text of a file up to its last line break."""
+    """Read a file up to its last line break."""
     text = path.read_text(encoding="utf-8")
     return text[: text.rfind("\n") + 1]
 
 
 def run_fits(fits: list[QuestionFit], path: Path | None) -> dict[QuestionFit, dict[str, Any]]:
-    """Make fits one after the other, and append a line for each to the file; a half line is cut off."""
+    """Make fits one by one, appending a line for each.
+
+    A half line in the file is cut off.
+    """
     journal, lines = Journal(), {}
     if fits and path is not None and path.exists():
         path.write_text(read_whole_lines(path), encoding="utf-8")
@@ -143,13 +157,13 @@ def run_fits(fits: list[QuestionFit], path: Path | None) -> dict[QuestionFit, di
 
 
 class QuestionWorld(NamedTuple):
-    """QuestionWorld holds the questions of a task, or of all tasks.
+    """The questions of a task, or of all tasks.
 
     Attributes:
         numbered: all questions.
         train: training questions.
-        tests: test questions of each task.
-        guesses: error of the most frequent answer in training, of each task.
+        tests: each task's test questions.
+        guesses: each task's error with the most frequent training answer.
     """
 
     numbered: QuestionSet
@@ -159,7 +173,10 @@ class QuestionWorld(NamedTuple):
 
 
 def make_world(task: str, questions: int, seed: int) -> QuestionWorld:
-    """Write the stories of a task or of all, and divide them into training and test."""
+    """Write a task's stories, or all, and divide them.
+
+    The parts are training and test.
+    """
     tasks = TASKS if task == JOINT else (int(task),)
     size = questions + TEST_QUESTIONS
     numbered = number_stories([story for one in tasks for story in write_stories(one, size, seed)])
@@ -173,7 +190,10 @@ def make_world(task: str, questions: int, seed: int) -> QuestionWorld:
 
 
 def measure_guess(numbered: QuestionSet, train: np.ndarray, test: np.ndarray) -> float:
-    """Return the error of the most frequent answer in training; of equally frequent ones the first word."""
+    """Return the most frequent training answer's error.
+
+    Among equally frequent ones it is the first word.
+    """
     answer = np.array(numbered.words)[numbered.answer]
     words, counts = np.unique(answer[train], return_counts=True)
     return float((answer[test] != words[counts.argmax()]).mean())
@@ -186,7 +206,7 @@ def take_rows(numbered: QuestionSet, rows: np.ndarray) -> Questions:
 
 
 def run_fit(fit: QuestionFit, world: QuestionWorld) -> dict[str, Any]:
-    """Make one fit and return its line."""
+    """Make one fit, and return its line."""
     numbered, start = world.numbered, time.process_time()
     longest = min(int(SPARE * numbered.memory.shape[1]) + 1, MOST_ENTRIES)
     shape = MemoryShape(len(numbered.words), fit.dims, longest, fit.hops, fit.tying)
@@ -213,7 +233,10 @@ def run_fit(fit: QuestionFit, world: QuestionWorld) -> dict[str, Any]:
 
 
 def make_tables(lines: list[dict[str, Any]]) -> Iterator[str]:
-    """Return a table for each number of questions, alone and joint."""
+    """Yield a table for each number of questions.
+
+    Single tasks come first, then the joint network.
+    """
     for is_joint in (False, True):
         for questions in sorted({line["questions"] for line in lines}):
             chosen = [
@@ -229,7 +252,10 @@ def make_tables(lines: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def make_table(lines: list[dict[str, Any]]) -> str:
-    """Return a table with a row for each tying and number of hops, and a column for each task."""
+    """Make a table with tyings and hops by task.
+
+    Rows are tyings with a number of hops; columns are tasks.
+    """
     tasks = [str(task) for task in TASKS if any(str(task) in line["test_errors"] for line in lines)]
     rows = [["tying", "hops", "seeds", *(f"task {task}" for task in tasks)]]
     rows.append(["---"] * len(rows[0]))
@@ -245,7 +271,10 @@ def make_table(lines: list[dict[str, Any]]) -> str:
 
 
 def format_errors(lines: list[dict[str, Any]], task: str) -> str:
-    """Return the test error of the fit with the lowest training error, and median, least and most."""
+    """Format a task's test errors.
+
+    They are the error of the fit with the lowest training error, then median, least and most.
+    """
     if not lines:
         return "not run"
     errors = [100 * line["test_errors"][task] for line in lines]

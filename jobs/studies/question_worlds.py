@@ -1,10 +1,11 @@
-"""Generate short stories with a question each, after five of the tasks of bAbI (Weston et al. 2015).
+"""Generate short stories with a question each.
 
-The sentences and the words are our own. Task 1: people walk between places, and one fact answers where a
-person is. Task 2: people also carry things, and where a thing is follows from two facts: who took or left
-it, and where that person was. Task 6: as task 1, with yes or no. Task 12: as task 1, and people walk in
-pairs. Task 15: each kind of animal dreads another, each animal is of a kind, and whom it dreads follows.
-Every story has one question, at its end. A story is a function of seed, task and its number.
+They follow five bAbI tasks (Weston et al. 2015). The sentences and the words are our own. Task 1: people
+walk between places, and one fact answers where a person is. Task 2: people also carry things, and where a
+thing is follows from two facts: who took or left it, and where that person was. Task 6: as task 1, with
+yes or no. Task 12: as task 1, and people walk in pairs. Task 15: each kind of animal dreads another, each
+animal has a kind, and whom it dreads follows. Every story has one question, at its end. Seed, task and
+number decide a story.
 """
 
 from __future__ import annotations
@@ -30,20 +31,23 @@ LEAVES = ("{} leaves the {} behind", "{} parts with the {}")
 YES, NO = "yes", "no"
 
 SHORTEST, LONGEST = 2, 10
-"""Fewest and most sentences of a story of tasks 1, 6 and 12."""
+"""Fewest and most sentences in tasks 1, 6 and 12."""
 
 SHORTEST_CARRIED, LONGEST_CARRIED = 6, 16
-"""Fewest and most sentences of a story of task 2; a story without a thing that was taken goes on."""
+"""Fewest and most sentences in task 2.
+
+A story without a taken thing goes on.
+"""
 
 WALK_SHARE = 0.5
-"""Share of sentences of task 2 in which a person walks, where the person could also take or leave."""
+"""Share of walks in task 2, where taking or leaving is possible."""
 
 Draw = np.random.Generator
 Numbers = npt.NDArray[np.int64]
 
 
 class Story(NamedTuple):
-    """Story is a text with a question.
+    """A text with a question and its answer.
 
     Attributes:
         sentences: sentences in their order, words separated by blanks.
@@ -57,12 +61,15 @@ class Story(NamedTuple):
 
 
 def pick(draw: Draw, names: Sequence[str]) -> str:
-    """Return one of the names, each with equal probability."""
+    """Pick one of the names, each with equal probability."""
     return names[int(draw.integers(len(names)))]
 
 
 def write_walks(draw: Draw, in_pairs: bool = False) -> tuple[list[str], dict[str, str]]:
-    """Return sentences of people who walk, and the last place of each."""
+    """Write sentences on people who walk.
+
+    Each one's last place comes along.
+    """
     sentences, place_p = [], dict[str, str]()
     for _ in range(int(draw.integers(SHORTEST, LONGEST + 1))):
         place = pick(draw, PLACES)
@@ -73,19 +80,19 @@ def write_walks(draw: Draw, in_pairs: bool = False) -> tuple[list[str], dict[str
 
 
 def write_place_story(draw: Draw, in_pairs: bool = False) -> Story:
-    """Write a story of task 1, or of task 12."""
+    """Write a story for task 1, or for task 12."""
     sentences, place_p = write_walks(draw, in_pairs)
     person = pick(draw, sorted(place_p))
     return Story(tuple(sentences), f"which place has {person}", place_p[person])
 
 
 def write_pair_story(draw: Draw) -> Story:
-    """Write a story of task 12."""
+    """Write a story for task 12."""
     return write_place_story(draw, in_pairs=True)
 
 
 def write_yes_no_story(draw: Draw) -> Story:
-    """Write a story of task 6. Half of the answers are yes."""
+    """Write a story for task 6; half are answered yes."""
     sentences, place_p = write_walks(draw)
     person = pick(draw, sorted(place_p))
     is_true = bool(draw.integers(2))
@@ -118,7 +125,10 @@ class _Carried:
             self.sentences.append(pick(self.draw, TAKES).format(person, thing))
 
     def _list_choices(self, person: str) -> list[str]:
-        """Return the things that a person carries, or that no one carries and are nowhere else."""
+        """List the things a person carries or can take.
+
+        Nobody carries these, and they are nowhere else.
+        """
         place = self.place_p.get(person)
         if place is None:
             return []
@@ -137,7 +147,7 @@ class _Carried:
 
 
 def write_thing_story(draw: Draw) -> Story:
-    """Write a story of task 2."""
+    """Write a story for task 2."""
     world, least = _Carried(draw), int(draw.integers(SHORTEST_CARRIED, LONGEST_CARRIED + 1))
     while len(world.sentences) < least or not (world.carrier_t or world.place_t):
         world.add_sentence()
@@ -146,7 +156,7 @@ def write_thing_story(draw: Draw) -> Story:
 
 
 def write_kind_story(draw: Draw) -> Story:
-    """Write a story of task 15."""
+    """Write a story for task 15."""
     turn = draw.integers(1, len(KINDS), len(KINDS))
     dreaded_k = {kind: KINDS[(n + int(turn[n])) % len(KINDS)] for n, kind in enumerate(KINDS)}
     kind_a = {animal: pick(draw, KINDS) for animal in ANIMALS}
@@ -164,13 +174,13 @@ WRITERS: dict[int, Callable[[Draw], Story]] = {
     12: write_pair_story,
     15: write_kind_story,
 }
-"""The writer of each task."""
+"""Each task's writer."""
 
 TASKS = tuple(WRITERS)
 
 
 def write_stories(task: int, count: int, seed: int) -> list[Story]:
-    """Write stories of a task.
+    """Write a task's stories.
 
     Raises:
         ConfigError: no such task, or no story.
@@ -183,14 +193,14 @@ def write_stories(task: int, count: int, seed: int) -> list[Story]:
 
 
 class QuestionSet(NamedTuple):
-    """QuestionSet holds stories in numbers.
+    """Stories in numbers, ready for a network.
 
     Attributes:
-        words: word of each token; token 0 is empty.
+        words: each token's word; token 0 is empty.
         entries: tokens of each distinct sentence and question; entry 0 is empty.
         memory: (q, n) entries of each story, the newest first, then 0.
-        query: (q,) entry of each question.
-        answer: (q,) token of each answer.
+        query: (q,) each question's entry.
+        answer: (q,) each answer's token.
     """
 
     words: tuple[str, ...]
@@ -200,12 +210,12 @@ class QuestionSet(NamedTuple):
     answer: Numbers
 
     def select(self, rows: npt.NDArray[np.int64] | slice) -> QuestionSet:
-        """Return some of the questions, with the numbers of all."""
+        """Select some questions; the numbers stay."""
         return self._replace(memory=self.memory[rows], query=self.query[rows], answer=self.answer[rows])
 
 
 def number_stories(stories: Sequence[Story]) -> QuestionSet:
-    """Number words and sentences of stories in the order of their first use."""
+    """Number the stories' words and sentences, by first use."""
     token_w, entry_s = {"": 0}, {"": 0}
     longest = max(len(story.sentences) for story in stories)
     memory = np.zeros((len(stories), longest), np.int64)

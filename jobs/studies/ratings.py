@@ -1,4 +1,4 @@
-"""Draw figures of rating models over folds: dimension, sampling steps, core-hours, settings.
+"""Draw figures of rating models over folds.
 
     python jobs/studies/ratings.py --config FILE --warehouse DIR --figure dimensions \\
         --models sgd_mf,bayesian_mf --dims 16,32,64,128:3,512:1 \\
@@ -6,9 +6,10 @@
     python jobs/studies/ratings.py ... --figure steps --dims 16 --picture docs/measured/ratings_steps.png
     python jobs/studies/ratings.py ... --figure setting --vary regularisers=0.02,0.04,0.08 --models sgd_mf
 
-The models are those of the benchmark file, with other numbers of factors; `128:3` means 128 factors on the
-first three folds. Every fit is a row of `fits`, so a study that was interrupted continues, and another
-figure of the same fits needs no new fit. Without --picture only the numbers are printed.
+They show errors by dimension, sampling steps, core-hours or a setting. The models are the benchmark
+file's, with other numbers of factors; `128:3` means 128 factors on the first three folds. Every fit is a
+row of `fits`, so an interrupted study continues, and another figure with the same fits needs no new fit.
+Without --picture only the numbers are printed.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ Variation = tuple[str, tuple[float, ...]]
 
 
 class FactorSize(NamedTuple):
-    """A number of factors, and the number of folds to fit; None: all."""
+    """A number of factors, and folds to fit (None: all)."""
 
     dims: int
     folds: int | None
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--config", required=True, help="benchmark file, or its name under conf/benchmarks")
     flags.add_argument("--warehouse", required=True, help="directory or catalog.schema of the tables")
@@ -110,7 +111,10 @@ def make_tasks(
     dims: Sequence[FactorSize],
     vary: tuple[str, tuple[float, ...]] | None,
 ) -> Iterator[FitTask]:
-    """Return a task for each model, size, value and fold. Only its row is stored."""
+    """Make a task for each model, size, value and fold.
+
+    Only its row is stored.
+    """
     name, values = vary or ("", (0.0,))
     for model in models:
         known = getattr(model, "dims", None)
@@ -125,7 +129,7 @@ def make_tasks(
 
 
 def draw_figure(fits: pd.DataFrame, args: argparse.Namespace) -> pd.DataFrame:
-    """Draw the figure if a file is named; return its numbers."""
+    """Draw the figure if a file is named; return numbers."""
     if fits.empty:
         raise ConfigError("no fit succeeded, so there is nothing to draw", "see the table fits")
     if args.vary:

@@ -1,15 +1,16 @@
-"""Study of Simpson's paradox in offline evaluation: does an estimate order 104 models as an open loop does?
+"""Study Simpson's paradox in offline evaluation.
 
     python jobs/studies/simpson.py --set dataset.path=/path/to/coat --folder FOLDER --table simpson.csv
     python jobs/studies/simpson.py --set dataset.path=/path/to/coat --folder FOLDER --tuned
     python jobs/studies/simpson.py --config movielens_1m_strata --pairs wmf:bpr --set dataset.path=/ml-1m
 
-For each seed, all models of a benchmark file are fitted twice: to all rows of the closed loop, and ranked
-on the open loop (the truth); to 80 % of them, and ranked on the rest. Holdout, IPS, SNIPS and stratified
-estimates are compared with the truth by Kendall's tau-b, and each with the holdout: by Steiger's test, over
-families of models, over users. With `--tuned`, settings of the section `search` are chosen first on a
-part of the training rows. Ranks are kept in FOLDER: a run that was killed goes on there. No Java starts,
-and the numbers are those of nights (docs/measured/simpson_study.md).
+Does an estimate order 104 models like an open loop? For each seed, all models in a benchmark file are
+fitted twice: to all rows in the closed loop, and ranked on the open loop (the truth); to 80 % of them,
+and ranked on the rest. Holdout, IPS, SNIPS and stratified estimates are compared with the truth by
+Kendall's tau-b, and each with the holdout: by Steiger's test, over families of models, over users. With
+`--tuned`, settings from section `search` are chosen first on a part of the training rows. Ranks are kept
+in FOLDER: a run that was killed goes on there. No Java starts, and the numbers are those of nights
+(docs/measured/simpson_study.md).
 """
 
 from __future__ import annotations
@@ -70,18 +71,18 @@ SHOWN = (
     f"Q1 of {TWO}",
     f"Q2 of {TWO}",
 )
-"""Estimators of the first table."""
+"""Estimators in the first table."""
 
 KINDS = ((PUBLISHED, "equal_width"), (OURS, "equal_mass"), (OURS, "equal_count"))
 PUBLISHED_TAUS = {
     "ndcg": (0.202, 0.225, 0.283), "ndcg@100": (0.327, 0.360, 0.393), "ndcg@30": (0.165, 0.159, 0.213),
     "ndcg@10": (0.121, 0.165, 0.219), "ndcg@5": (-0.040, 0.051, 0.116),
 }  # fmt: skip
-"""Coat, one split of the paper: tau-b of holdout, IPS and two strata with the open loop."""
+"""Coat, one split in the paper: tau-b of holdout, IPS and two strata with the open loop."""
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument(
         "--config", default="coat_debiased", help="benchmark file, or its name (coat_debiased)"
@@ -107,13 +108,13 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run all seeds, and print what the claims of the paper amount to."""
+    """Run all seeds, and print how the paper's claims fare."""
     benchmark = load_benchmark(args.config, args.set)
     check_study(benchmark, parse_pairs(args.pairs))
     parts, journal = [], Journal()
     for seed in args.seeds:
         parts.append(study_seed(benchmark, seed, args, journal))
-        if args.table:  # after each seed, so that an end by force leaves those that are done
+        if args.table:  # after each seed, so a forced end keeps the finished ones
             replace_text(args.table, pd.concat(parts, ignore_index=True).to_csv(index=False))
     print_study(pd.concat(parts, ignore_index=True))
     return OK
@@ -136,8 +137,8 @@ def check_study(benchmark: Benchmark, pairs: Sequence[tuple[str, str]]) -> None:
     """Check models and pairs before anything is fitted.
 
     Raises:
-        ConfigError: a pair names no family of the file, a model cannot be fitted here, or a night of the
-            file would not rank all items.
+        ConfigError: a pair names no family in the file, a model cannot be fitted here, or the file's
+            night would not rank all items.
     """
     candidates = benchmark.evaluation.resolve().candidates
     if candidates != "all":
@@ -154,7 +155,10 @@ def check_study(benchmark: Benchmark, pairs: Sequence[tuple[str, str]]) -> None:
 
 
 def study_seed(benchmark: Benchmark, seed: int, args: argparse.Namespace, journal: Journal) -> pd.DataFrame:
-    """Return all findings of a seed as rows; the column `table` says of what kind they are."""
+    """Return all findings of a seed as rows.
+
+    The column `table` says which kind they are.
+    """
     start = time.monotonic()
     work = prepare_seed(benchmark, seed, args.folder)
     models = seed_closed_loop(benchmark, seed).models
@@ -169,7 +173,7 @@ def study_seed(benchmark: Benchmark, seed: int, args: argparse.Namespace, journa
     for failure in results.failures:
         journal.say(f"seed {seed}: model {failure.model} failed: {failure.reason}")
     tables = find_all(results, work.plan.columns, args) | {"strata": findings.list_strata(work)}
-    # Linux counts KiB. Of the processes that have ended, this is the largest one; this process goes on.
+    # Linux counts KiB. Among finished processes this is the largest one; this process goes on.
     kinds = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     peak = max(resource.getrusage(kind).ru_maxrss for kind in kinds) / (1 << 20)
     journal.say(f"seed {seed}: {time.monotonic() - start:.0f} s, largest process {peak:.2f} GiB")
@@ -184,7 +188,9 @@ def tune_models(
     args: argparse.Namespace,
     journal: Journal,
 ) -> tuple[ModelConfig, ...]:
-    """Return the models with the best settings of their families, and say which these are.
+    """Choose the best settings of each family, and name them.
+
+    Returns the models with these.
 
     Raises:
         ConfigError: the file has no section `search`.
@@ -208,7 +214,7 @@ def parse_column(headline: str) -> Column:
 def find_all(
     results: SeedResults, columns: Sequence[Column], args: argparse.Namespace
 ) -> dict[str, list[findings.Row]]:
-    """Return the rows of each table of a seed."""
+    """Return the rows for each table of a seed."""
     gains = [str(column) for column in columns if column.metric == "ndcg"]
     pairs = [
         row
@@ -248,7 +254,10 @@ def check_one_stratum(results: SeedResults) -> None:
 
 
 def print_study(rows: pd.DataFrame) -> None:
-    """Print all tables; a cell is the mean over the seeds and their standard deviation."""
+    """Print all tables.
+
+    A cell is the mean over the seeds and their standard deviation.
+    """
     print_strata_sizes(rows[rows.table == "strata"])
     if (rows.table == "lead").any():
         leads = rows[rows.table == "lead"]
@@ -264,7 +273,10 @@ def print_study(rows: pd.DataFrame) -> None:
 
 
 def describe_cell(values: pd.Series) -> str:
-    """Describe numbers of several seeds: their mean, and their standard deviation where there are two."""
+    """Describe several seeds' numbers by mean and deviation.
+
+    The standard deviation needs two.
+    """
     known = values.dropna()
     if known.empty:
         return ""
@@ -273,7 +285,7 @@ def describe_cell(values: pd.Series) -> str:
 
 
 def find_median(values: pd.Series) -> str:
-    """Return the median of the numbers that exist."""
+    """Return the median of the existing numbers."""
     known = values.dropna()
     return "" if known.empty else f"{known.median():.3f}"
 
@@ -286,7 +298,7 @@ def print_table(title: str, head: Sequence[str], lines: Sequence[Sequence[str]])
 
 
 def print_strata_sizes(sizes: pd.DataFrame) -> None:
-    """Print items and tested pairs of the two published strata."""
+    """Print the two published strata's items and tested pairs."""
     lines = [
         [str(name), describe_cell(group["items"]), describe_cell(group["tested"])]
         for name, group in sizes.groupby("stratum", sort=False)
@@ -295,7 +307,10 @@ def print_strata_sizes(sizes: pd.DataFrame) -> None:
 
 
 def print_agreement(leads: pd.DataFrame, columns: Sequence[str]) -> None:
-    """Print tau-b of each estimator, and in how many seeds its lead over the holdout is significant."""
+    """Print tau-b of each estimator, and its significant seeds.
+
+    A seed is significant if the lead over the holdout is.
+    """
     lines = []
     for column in columns:
         of_column = leads[leads.column == column]
@@ -312,7 +327,10 @@ def print_agreement(leads: pd.DataFrame, columns: Sequence[str]) -> None:
 
 
 def print_numbers(leads: pd.DataFrame, columns: Sequence[str]) -> None:
-    """Print 2 to 10 strata: mean and standard deviation over the numbers, and how many are significant."""
+    """Print 2 to 10 strata.
+
+    Shown are mean and standard deviation over the numbers, and how many are significant.
+    """
     lines = []
     for column in columns:
         line = [column]
@@ -331,7 +349,10 @@ def print_numbers(leads: pd.DataFrame, columns: Sequence[str]) -> None:
 
 
 def print_limits(rows: pd.DataFrame, columns: Sequence[str]) -> None:
-    """Print how well two halves of the users agree, and the lead of two strata by three kinds of tests."""
+    """Print how well two halves of the users agree.
+
+    The lead of two strata by three kinds of tests stands beside it.
+    """
     leads, users, halves = (rows[rows.table == name] for name in ("lead", "user", "halves"))
     lines = []
     for column in columns:
@@ -352,7 +373,7 @@ def print_limits(rows: pd.DataFrame, columns: Sequence[str]) -> None:
 
 
 def print_adjusted(leads: pd.DataFrame) -> None:
-    """Print how many tests of stratified estimates stay significant after the adjustment."""
+    """Print how many stratified tests stay significant after adjustment."""
     tested = leads.dropna(subset=["adjusted_p"]).groupby("seed")
     lines = [
         [
@@ -368,7 +389,10 @@ def print_adjusted(leads: pd.DataFrame) -> None:
 
 
 def print_claims(leads: pd.DataFrame) -> None:
-    """Print each claim of the paper as a count of seeds, beside the published numbers of Coat."""
+    """Print each of the paper's claims as a seed count.
+
+    Coat's published numbers stand beside it.
+    """
     if not (leads.column == "ndcg").any():
         return
     wide = leads[leads.column == "ndcg"].set_index(["seed", "estimator"])
@@ -397,13 +421,19 @@ def print_claims(leads: pd.DataFrame) -> None:
 
 
 def count_leads(leads: pd.DataFrame, columns: Sequence[str]) -> str:
-    """Return how many seeds and columns have a significant lead of the two published strata."""
+    """Count seeds and columns where the published strata lead.
+
+    The lead of the two strata must be significant.
+    """
     own = leads[(leads.estimator == TWO) & leads.column.isin(columns)]
     return f"{int((own.p < LEVEL).sum())} of {len(own)}"
 
 
 def print_pair(pair: str, column: str, rows: pd.DataFrame) -> None:
-    """Print a pair of families at each size: mean values, and seeds with adjusted p < .05."""
+    """Print a pair of families at each size.
+
+    Shown are mean values, and seeds with adjusted p < .05.
+    """
     parts = list(dict.fromkeys(rows.part))
     lines = []
     for size, group in rows.groupby("size", sort=False):

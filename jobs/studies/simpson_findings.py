@@ -1,6 +1,7 @@
-"""Findings of the study of Simpson's paradox: agreement with the open loop, its limits, pairs of models.
+"""Compute the findings on Simpson's paradox.
 
-`simpson.py` prints them. Each function returns rows of one seed.
+They are the agreement with the open loop, its limits, and model pairs. `simpson.py` prints them. Each
+function returns one seed's rows.
 
 Axes: u users, m models, c columns, s strata, r replicates.
 """
@@ -29,15 +30,16 @@ from recbench_spark.core.resampling import poisson_weights
 Row = dict[str, Any]
 
 HALVES = 200
-"""Draws of two halves of the users."""
+"""Draws of two user halves."""
 
 BOOTSTRAP_SEED = 42
 
 
 def compare_estimators(results: SeedResults, columns: Sequence[Column], replicates: int) -> list[Row]:
-    """Return the lead of each estimator over the holdout, by Steiger's test and over families of models.
+    """Return each estimator's lead over the holdout.
 
-    The p-values of all stratified estimates and columns are adjusted together (Benjamini and Hochberg).
+    It is tested by Steiger's test and over model families. The p-values of all stratified estimates and
+    columns are adjusted together (Benjamini and Hochberg).
     """
     families = [name_family(model) for model in results.models]
     drawn_rm = agreement.draw_families(families, replicates, BOOTSTRAP_SEED)
@@ -72,15 +74,16 @@ def _name_spread(name: str, spread: Spread) -> Row:
 def resample_users(
     results: SeedResults, columns: Sequence[Column], chosen: Sequence[str], kept: str, replicates: int
 ) -> list[Row]:
-    """Return the lead of the two strata, and of each alone, over the holdout, by a bootstrap over users.
+    """Bootstrap users for the strata's lead over the holdout.
 
-    A user of both loops has one weight in both, so that truth and estimates are drawn together.
+    The two strata lead together, and each alone. A user in both loops has one weight in both, so truth
+    and estimates are drawn together.
 
     Args:
-        results: values of a seed.
+        results: a seed's values.
         columns: names of all columns.
         chosen: columns to resample.
-        kept: name of the stratified estimate whose values are kept by user.
+        kept: name of the stratified estimate with values kept by user.
         replicates: number of draws.
     """
     assert results.truth_umc is not None
@@ -104,7 +107,7 @@ def resample_users(
 def _draw_strata(
     results: SeedResults, c: int, weight_ru: Any, sizes_rs: Any, kept: str
 ) -> Iterator[tuple[str, Floats]]:
-    """Yield the drawn values of each stratum alone, and of all together, (r, m) each."""
+    """Yield drawn values by stratum and together, (r, m) each."""
     strata = range(results.stratum_usmc.shape[1])
     mean_rsm = np.stack(
         [agreement.average_draws(results.stratum_usmc[:, s, :, c], weight_ru) for s in strata], axis=1
@@ -115,7 +118,10 @@ def _draw_strata(
 
 
 def compare_halves(results: SeedResults, columns: Sequence[Column]) -> list[Row]:
-    """Return tau-b between the orders on two halves of the users of the open loop, over draws of halves."""
+    """Return tau-b between two halves of the open loop's users.
+
+    Halves are drawn many times.
+    """
     assert results.truth_umc is not None
     rows = []
     for c, column in enumerate(columns):
@@ -132,9 +138,10 @@ def compare_halves(results: SeedResults, columns: Sequence[Column]) -> list[Row]
 def compare_pairs(
     results: SeedResults, columns: Sequence[Column], pair: tuple[str, str], chosen: Sequence[str]
 ) -> list[Row]:
-    """Compare two families at each size they share: as a whole, in each stratum, and in the open loop.
+    """Compare two families at each size they share.
 
-    Paired t-tests over users; p is adjusted over all sizes and parts of a column (Holm 1979).
+    They are compared as a whole, in each stratum, and in the open loop. Tests are paired t-tests over
+    users; p is adjusted over all sizes and parts of a column (Holm 1979).
     """
     places = {name: n for n, name in enumerate(results.models)}
     sizes = [
@@ -159,7 +166,10 @@ def compare_pairs(
 
 
 def _list_parts(results: SeedResults, c: int) -> Iterator[tuple[str, Floats]]:
-    """Yield the values of users, (u, m), as a whole, in each stratum and in the open loop."""
+    """Yield users' values, (u, m), overall and by part.
+
+    The parts are the strata and the open loop.
+    """
     yield "whole", results.holdout_umc[:, :, c]
     for s in range(results.stratum_usmc.shape[1]):
         yield f"Q{s + 1}", results.stratum_usmc[:, s, :, c]
@@ -178,7 +188,7 @@ def _test_pair(part: str, pair: tuple[str, str], size: str, value_um: Floats) ->
 
 
 def list_strata(work: SeedWork) -> list[Row]:
-    """Return the items and the tested pairs of each stratum of the strata that are kept by user."""
+    """Count items and tested pairs of strata kept by user."""
     cut = work.plan.strata[work.plan.user_strata]
     tested_i = work.closed.count_items("test")
     return [

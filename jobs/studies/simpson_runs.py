@@ -1,7 +1,8 @@
-"""Runs of the study of Simpson's paradox: models fitted beside each other, searches of their settings.
+"""Run the study of Simpson's paradox: fit models, search settings.
 
-Each process holds the log of a seed, and fits and ranks one model at a time. Ranks are stored by the hash
-of all that they depend on, so a run that was killed repeats no finished fit. `simpson.py` uses it.
+Models are fitted beside each other. Each process holds a seed's log, and fits and ranks one model at a
+time. Ranks are stored by the hash of all they depend on, so a run that was killed repeats no finished
+fit. `simpson.py` uses it.
 
 Axes: u users, m models, c columns, s strata.
 """
@@ -49,11 +50,11 @@ from recbench_spark.splits.pairs import OPEN_LOOP
 from recbench_spark.tuning.search import apply_setting
 
 SIZE = re.compile(r"_\d+$")
-"""End of the name of a model that is one size of its family."""
+"""End of a model's name that is one size in its family."""
 
 
 def name_family(model: str) -> str:
-    """Return the family of a model: its name without the size.
+    """Return a model's family: its name without the size.
 
     >>> name_family("pmf_linear_10"), name_family("popular")
     ('pmf_linear', 'popular')
@@ -65,14 +66,20 @@ def name_family(model: str) -> str:
 
 
 def seed_closed_loop(benchmark: Benchmark, seed: int) -> Benchmark:
-    """Return the night on the closed loop of a seed, which draws the split and all models."""
+    """Return a seed's night on the closed loop.
+
+    The seed draws the split and all models.
+    """
     split = benchmark.split.model_copy(update={"seed": seed})
     models = tuple(_seed_model(model, seed) for model in benchmark.models)
     return benchmark.model_copy(update={"split": split, "models": models})
 
 
 def seed_open_loop(benchmark: Benchmark, seed: int) -> Benchmark:
-    """Return the night on the open loop: all closed rows train."""
+    """Return the night on the open loop.
+
+    All closed rows train.
+    """
     closed = seed_closed_loop(benchmark, seed)
     dataset = closed.dataset.model_copy(update={"closed_loop": "as_given"})
     split = closed.split.model_copy(update={"holdout": "given", "open_loop": "all"})
@@ -87,10 +94,10 @@ def _seed_model(model: ModelConfig, seed: int) -> ModelConfig:
 
 @dataclass(frozen=True)
 class SeedWork:
-    """Everything that the models of a seed share.
+    """Everything a seed's models share.
 
     Attributes:
-        closed: log of the closed loop, of which part `test` is held out.
+        closed: log of the closed loop, with part `test` held out.
         opened: log of the open loop, which tests what all closed rows taught; None: there is none.
         plan: the estimates.
         folder: place of stored ranks; None: nothing is stored.
@@ -103,7 +110,7 @@ class SeedWork:
 
 
 def prepare_seed(benchmark: Benchmark, seed: int, folder: Path | None = None) -> SeedWork:
-    """Label the loops of a seed, fit propensities and cut strata.
+    """Label a seed's loops, fit propensities and cut strata.
 
     Raises:
         ConfigError: a reader that needs Spark.
@@ -128,11 +135,11 @@ def prepare_seed(benchmark: Benchmark, seed: int, folder: Path | None = None) ->
 
 
 class ModelResult(NamedTuple):
-    """Values of a model.
+    """A model's values in both loops.
 
     Attributes:
         model: its name.
-        truth_uc: values of each user in the open loop; None: there is none.
+        truth_uc: each user's values in the open loop; None: there is none.
         closed: estimates from the closed loop.
     """
 
@@ -142,14 +149,14 @@ class ModelResult(NamedTuple):
 
 
 class ModelFailure(NamedTuple):
-    """A model that has no values, and the reason."""
+    """A model without values, and the reason."""
 
     model: str
     reason: str
 
 
 _WORK: list[SeedWork] = []
-"""The work of this process: one entry."""
+"""This process's work: one entry."""
 
 
 def _start_process(work: SeedWork) -> None:
@@ -157,7 +164,10 @@ def _start_process(work: SeedWork) -> None:
 
 
 def study_model(model: ModelConfig) -> ModelResult | ModelFailure:
-    """Return the values of a model; a failure is a result too, and ends no other model."""
+    """Return a model's values, or its failure.
+
+    A failure is a result too, and ends no other model.
+    """
     (work,) = _WORK
     place = None if work.folder is None else work.folder / f"{_name_result(model, work)}.npz"
     if place is not None and place.is_file():
@@ -166,7 +176,7 @@ def study_model(model: ModelConfig) -> ModelResult | ModelFailure:
         result = _make_result(model, work)
     except RecbenchError as error:
         return ModelFailure(model.name, str(error))
-    except Exception:  # code of another library
+    except Exception:  # another library's code
         return ModelFailure(model.name, traceback.format_exc(limit=-1))
     if place is not None:
         save_result(place, result)
@@ -195,7 +205,7 @@ def _make_result(model: ModelConfig, work: SeedWork) -> ModelResult:
 
 
 def save_result(place: Path, result: ModelResult) -> None:
-    """Publish the values of a model as one file."""
+    """Publish a model's values as one file."""
     arrays = {f"estimate {name}": value for name, value in result.closed.estimates.items()}
     arrays |= {name: getattr(result.closed, name) for name in ModelEstimates._fields[1:]}
     if result.truth_uc is not None:
@@ -204,7 +214,7 @@ def save_result(place: Path, result: ModelResult) -> None:
 
 
 def load_result(place: Path, model: str) -> ModelResult:
-    """Read the values of a model that `save_result` wrote."""
+    """Read a model's values from `save_result`."""
     with np.load(place, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     prefix = "estimate "
@@ -214,7 +224,7 @@ def load_result(place: Path, model: str) -> ModelResult:
 
 
 def rank_model(model: ModelConfig, log: LoopLog, part: str, work: SeedWork) -> Rankings:
-    """Return the ranks of a part; a fit that an earlier run stored is not repeated."""
+    """Rank a part; an earlier run's fit is not repeated."""
     name = name_fit(model, log.digest(), part, work.plan.definition.threshold)
     place = None if work.folder is None else work.folder / f"{name}.npz"
     stored = None if place is None else load_rankings(place)
@@ -230,7 +240,10 @@ def rank_model(model: ModelConfig, log: LoopLog, part: str, work: SeedWork) -> R
 def run_models(
     models: Sequence[ModelConfig], work: SeedWork, processes: int
 ) -> Iterator[ModelResult | ModelFailure]:
-    """Study models beside each other, in their order; one process means this one."""
+    """Study models beside each other, in order.
+
+    One process means this one.
+    """
     yield from _map_models(study_model, models, work, processes)
 
 
@@ -251,16 +264,16 @@ def _map_models(
 
 @dataclass(frozen=True)
 class SeedResults:
-    """Values of all models of a seed that have some.
+    """The values of all of a seed's models with any.
 
     Attributes:
         models: names.
         truth_umc: values in the open loop; None: there is none.
-        holdout_umc: plain values of the closed loop.
-        stratum_usmc: values in the strata that are kept by user.
-        sizes_us: tested pairs of each user in these strata.
-        keys_u, truth_keys_u: hashes of the users of the closed and of the open loop.
-        estimates: (m, c) by the name of the estimator.
+        holdout_umc: plain values in the closed loop.
+        stratum_usmc: values in the strata kept by user.
+        sizes_us: each user's tested pairs in these strata.
+        keys_u, truth_keys_u: user hashes in the closed and the open loop.
+        estimates: (m, c) by the estimator's name.
         failures: models without values.
     """
 
@@ -276,7 +289,7 @@ class SeedResults:
 
     @property
     def truth_mc(self) -> Floats:
-        """Means over the users of the open loop."""
+        """Means over the open loop's users."""
         assert self.truth_umc is not None
         return np.stack([loop_estimates.average(self.truth_umc[:, m]) for m in range(len(self.models))])
 
@@ -310,7 +323,10 @@ def collect_results(outcomes: Sequence[ModelResult | ModelFailure], work: SeedWo
 
 
 def hold_rows_out(closed: LoopLog, share: float, seed: int) -> LoopLog:
-    """Return the training rows alone, a share of them as part `valid`: a search sees no other row."""
+    """Return the training rows alone, a share as part `valid`.
+
+    A search sees no other row.
+    """
     train = closed.select(TRAIN)
     held_r = draw_held_out(train, share, seed)
     parts_r = np.where(held_r, PARTS.index(VALID), PARTS.index(TRAIN)).astype(np.int64)
@@ -319,11 +335,14 @@ def hold_rows_out(closed: LoopLog, share: float, seed: int) -> LoopLog:
 
 
 def try_model(model: ModelConfig) -> float:
-    """Return the headline of a model on the validation rows; NaN for a fit that failed."""
+    """Return a model's headline on the validation rows.
+
+    NaN stands for a failed fit.
+    """
     (work,) = _WORK
     try:
         rankings = rank_model(model, work.closed, VALID, work)
-    except Exception:  # code of another library, or of a user
+    except Exception:  # another library's code, or a user's
         return float("nan")
     return float(np.nanmean(loop_estimates.measure_users(rankings, work.plan)[:, 0]))
 
@@ -331,7 +350,10 @@ def try_model(model: ModelConfig) -> float:
 def search_settings(
     models: Sequence[ModelConfig], search: SearchSettings, headline: Column, work: SeedWork, processes: int
 ) -> dict[str, tuple[Setting, float]]:
-    """Return the best setting of each searched model and its headline; rows of neither test are read."""
+    """Find each searched model's best setting and headline.
+
+    Rows of neither test are read.
+    """
     by_name = {model.name: model for model in models}
     trials = [
         (name, setting)
@@ -351,7 +373,10 @@ def search_settings(
 def apply_settings(
     models: Sequence[ModelConfig], best: Mapping[str, tuple[Setting, float]]
 ) -> tuple[ModelConfig, ...]:
-    """Give every size of a family the settings that were chosen for the searched size."""
+    """Give a family's sizes the settings chosen for one size.
+
+    This is the searched size.
+    """
     by_family = {name_family(name): setting for name, (setting, _) in best.items()}
     return tuple(
         apply_setting(model, by_family[name_family(model.name)])

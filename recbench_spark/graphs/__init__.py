@@ -1,1 +1,4 @@
-"""Build graphs once, and embed their nodes layer by layer, by Python tasks over mapped files."""
+"""Build graphs, and embed their nodes layer by layer.
+
+Python tasks do the work on mapped files.
+"""

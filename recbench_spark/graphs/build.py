@@ -1,14 +1,14 @@
-"""Build a graph on disk from an edge list: dense ids, degrees, and adjacency in blocks.
+"""Build a graph on disk from an edge list.
 
-Each graph is built once. The edges are read twice, with one shuffle each time, and shuffled in blocks of
-bytes. In the first pass (`build_nodes`) tasks partition the distinct hashes of ids by range. Each sorted
-range is a block of nodes, and a node's place among all is its dense id. Whole numbers that are close
-together are collected as bits, so a task sends each of them once (`NumberSet`). In the second pass tasks
-look up both ends of each edge in a mapped file, without a join, and partition the edges by the block of
-their destination, which then sorts them.
+The result holds dense ids, degrees, and adjacency in blocks. The edges are read twice; each time they are
+shuffled once, in byte blocks. In the first pass (`build_nodes`) tasks partition the distinct id hashes by
+range. Each sorted range is a block of nodes, and a node's place among all is its dense id. Whole numbers
+close together are collected as bits, so a task sends each of them once (`NumberSet`). In the second pass
+tasks look up both ends of each edge in a mapped file, without a join, and partition the edges by
+destination block. The block then sorts them.
 
-A task holds a chunk of edges, or the edges into one block: 12 bytes an edge, three times. The driver holds
-a few numbers for each block. The files of a shuffle are removed as soon as they are read.
+A task holds a chunk of edges, or the edges into one block: 12 bytes an edge, three times. The driver
+holds a few numbers for each block. Shuffle files are removed as soon as they are read.
 """
 
 from __future__ import annotations
@@ -65,22 +65,34 @@ if TYPE_CHECKING:  # workers import this module and do not need the settings
     from recbench_spark.graphs.settings import GraphSource
 
 EDGES_A_BLOCK = 1 << 22
-"""Approximate number of edges into a block. The task that sorts them needs some 100 MB."""
+"""Edges into a block, approximately.
+
+The task that sorts them needs some 100 MB.
+"""
 
 SPARSEST_NUMBERS = 8
-"""Largest range of whole numbers for each node. Below it a file of dense ids by number serves the build."""
+"""Largest range of whole numbers for each node.
+
+Below it, a file with dense ids by number serves the build.
+"""
 
 LOW_PLACES = 2
-"""Places at the start of that file that hold the least number, which has 64 bits."""
+"""Places at the file's start for the least number (64 bits)."""
 
 
 def default_block_count(edges: int, cores: int) -> int:
-    """Return the number of blocks of a side: some 4 million edges each, and work for all cores."""
+    """Return the number of blocks on a side.
+
+    A block gets some 4 million edges, and all cores get work.
+    """
     return max(2 * cores, -(-edges // EDGES_A_BLOCK))
 
 
 CheckNodes = Callable[[Graph], None]
-"""Check of other inputs against the nodes of a graph, before its edges are built; raises DataError."""
+"""Check of other inputs against a graph's nodes, before its edges are built.
+
+It raises DataError.
+"""
 
 
 def build_graph(
@@ -92,14 +104,14 @@ def build_graph(
     *,
     check: CheckNodes | None = None,
 ) -> Graph:
-    """Build the graph of a source.
+    """Build a source's graph.
 
     Args:
         engine: the runner.
         source: edges, node tables and their settings.
-        graph_id: name of the graph, a hash of its inputs.
-        folder: folder of its files, a path or a URI, which no other run writes to.
-        blocks: blocks of each side.
+        graph_id: the graph's name, a hash of its inputs.
+        folder: folder for its files, a path or a URI; no other run writes to it.
+        blocks: blocks on each side.
         check: called when the nodes are known and no edge is stored yet.
 
     Raises:
@@ -135,7 +147,10 @@ def build_graph(
 
 
 def _check_inputs(counts: EdgeCounts, nodes: list[NodeBlockCounts], source: GraphSource) -> None:
-    """Refuse inputs without a usable graph. With `bad_rows: drop` bad rows are left out and counted."""
+    """Refuse inputs without a usable graph.
+
+    With `bad_rows: drop` bad rows are left out and counted.
+    """
     descriptions = {
         "null_ids": "edges with an id that is NULL",
         "bad_weights": "edges whose weight is NULL, NaN or infinite",
@@ -181,14 +196,17 @@ def _assemble_graph(inputs: GraphInputs, graph_id: str, folder: str, nodes: list
 
 
 NUMBERS = "numbers"
-"""Dense ids plus 1 by whole number, one object for each side, during the build.
+"""Dense ids plus 1 by whole number, during the build.
 
-Only sides whose numbers are close together have one.
+There is one object for each side whose numbers are close together.
 """
 
 
 def _index_nodes(engine: Engine, graph: Graph) -> None:
-    """Write the hashes of all nodes by dense id, and an index of their prefixes for each side."""
+    """Write node hashes by dense id, and each prefix index.
+
+    Each side has an index.
+    """
     hashes = engine.parallelize(graph.blocks, len(graph.blocks)).map(partial(_place_hashes, graph=graph))
     publish_arrays(graph.folder, hashes.collect(), {"hashes": ((graph.nodes,), np.uint64)})
     remove_objects(graph.place(NODES))
@@ -199,7 +217,7 @@ def _index_nodes(engine: Engine, graph: Graph) -> None:
 
 
 def _place_hashes(block: NodeBlock, graph: Graph) -> Parts:
-    """Write the hashes of a block again, now that the dense id of its first node is known."""
+    """Write a block's hashes again, now at their dense ids."""
     hashes = map_part(graph.place(NODES), block.number)
     return {"hashes": write_part(graph.place("hashes"), block.number, hashes, block.first)}
 
@@ -214,9 +232,9 @@ def _index_side(side: int, graph: Graph) -> Parts:
 
 
 def _index_numbers(side: int, graph: Graph, hashes: Hashes) -> Parts:
-    """Write dense ids by number where the numbers are close together.
+    """Write dense ids by number where numbers are close together.
 
-    The end of an edge is then found by one look into a small file.
+    An edge's end is then found with one look into a small file.
     """
     blocks = [block for block in graph.side_blocks(side) if block.rows]
     ends = [
@@ -242,8 +260,9 @@ def _index_numbers(side: int, graph: Graph, hashes: Hashes) -> Parts:
 
 
 class EdgeBlockCounts(NamedTuple):
-    """EdgeBlockCounts are counts of the edges into a block: edges, repeated pairs, largest
-    degree, sources; and the parts that were written, by name of the array.
+    """A task's counts and parts for a block's edges.
+
+    These are edges, repeated pairs, largest degree and sources, and the written parts by array name.
     """
 
     number: int
@@ -256,7 +275,7 @@ class EdgeBlockCounts(NamedTuple):
 
 
 def _build_edges(engine: Engine, inputs: GraphInputs, graph: Graph, drop: bool) -> list[EdgeBlockCounts]:
-    """Write the adjacency of each block."""
+    """Write each block's adjacency."""
     readers = count_tasks(inputs.edges, engine.cores)
     read = partial(_partition_edges, inputs=inputs, graph=graph, readers=readers)
     write = partial(_write_block, graph=graph, drop=drop)
@@ -291,7 +310,7 @@ def _partition_edges(
 
 
 class NodeFinder:
-    """NodeFinder looks up dense ids by hash in the mapped files of a graph."""
+    """Looks up dense ids by id hash, in mapped files."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph, self.hashes = graph, graph.hashes()
@@ -299,7 +318,10 @@ class NodeFinder:
 
     @cached_property
     def numbers(self) -> list[npt.NDArray[np.uint32] | None]:
-        """Dense ids by number for each side, which only the build reads: it removes them at its end."""
+        """Dense ids by number for each side.
+
+        Only the build reads them, and removes them at its end.
+        """
         return [self._map_numbers(side) for side in range(len(self.graph.sides))]
 
     def _map_numbers(self, side: int) -> npt.NDArray[np.uint32] | None:
@@ -308,7 +330,10 @@ class NodeFinder:
         return map_part(place, side) if there else None
 
     def ids(self, ids: pa.Array, side: int) -> npt.NDArray[np.uint32]:
-        """Return the (r,) dense ids of raw ids; `ids.NOT_THERE` where the side has no such node."""
+        """Look up raw ids' dense ids, (r,).
+
+        They are `ids.NOT_THERE` where the side has no such node.
+        """
         table = self.numbers[side]
         if table is None:
             return self(hash_node_ids(ids, self.graph.seed), side)
@@ -317,7 +342,10 @@ class NodeFinder:
         )
 
     def __call__(self, hashes: Hashes, side: int) -> npt.NDArray[np.uint32]:
-        """Return the (r,) dense ids of hashes; `ids.NOT_THERE` where the side has no such node."""
+        """Look up hashes' dense ids, (r,).
+
+        They are `ids.NOT_THERE` where the side has no such node.
+        """
         first, end = self.graph.side_range(side)
         dense_r = look_up_hashes(hashes, self.hashes[first:end], self.index[side])
         there = dense_r < MOST_NODES
@@ -362,8 +390,9 @@ def _write_block(
 
 
 def write_node_table(engine: Engine, graph: Graph, folder: str) -> None:
-    """Write the nodes of a graph to `graph_nodes` in one commit, once for each graph: one file
-    for each block.
+    """Write a graph's nodes to `graph_nodes`, once per graph.
+
+    There is one commit, and one file for each block.
     """
     partition = {"graph_id": graph.graph_id}
     name = f"graph_nodes/{graph.graph_id}"
@@ -394,7 +423,10 @@ def _write_node_rows(block: NodeBlock, graph: Graph, folder: str, partition: dic
 
 
 def read_ids(graph: Graph, block: NodeBlock) -> pa.Array:
-    """Return the raw ids of a block's nodes by dense id: whole numbers or texts."""
+    """Return a block's raw ids by dense id.
+
+    They are whole numbers or texts.
+    """
     if graph.numeric[block.side]:
         return pa.array(unhash_numbers(graph.block_hashes(block), graph.seed))
     if not block.rows:
@@ -405,6 +437,6 @@ def read_ids(graph: Graph, block: NodeBlock) -> pa.Array:
 
 
 def map_texts(graph: Graph, block: NodeBlock) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Return the texts of a block's ids: offsets (rows + 1,) and bytes, mapped."""
+    """Map a block's texts: offsets (rows + 1,) and bytes."""
     ends, content = (map_part(graph.place(name), block.number) for name in (TEXT_ENDS, TEXT_BYTES))
     return ends, content

@@ -1,4 +1,4 @@
-"""Open the inputs of a graph and read their usable edges."""
+"""Open a graph's inputs and read their usable edges."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:  # workers import this module and do not need the settings
 
 @dataclass(frozen=True)
 class GraphInputs:
-    """Inputs of a graph: the edges to read, and the tables of nodes of each side.
+    """The edges to read, and each side's node tables.
 
     Attributes:
         edges: rows with both ends of each edge.
-        names: columns of source, destination and weight; with lists, of neighbours, node and weights.
-        nodes: side, its table of ids, and the name of the column of ids.
+        names: columns for source, destination and weight; with lists, for neighbours, node and weights.
+        nodes: side, its id table, and the id column's name.
         numeric: by side, true if ids are whole numbers.
-        sides: names of the sides.
+        sides: the sides' names.
         both_ways: true if messages also go from destination to source.
         lists: true if a row is a node with its neighbours.
         loops: true if self loops stay.
-        seed: seed of the hashes.
+        seed: seed for the hashes.
     """
 
     edges: RowSource
@@ -54,7 +54,7 @@ class GraphInputs:
 
 
 class EdgeCounts(NamedTuple):
-    """Numbers of edges that a task read: all of them, and those of each fault or kind."""
+    """Edges a task read: all, and by fault or kind."""
 
     edges: int = 0
     null_ids: int = 0
@@ -65,10 +65,12 @@ class EdgeCounts(NamedTuple):
 
 
 def open_inputs(source: GraphSource) -> GraphInputs:
-    """Open the files of a graph. Only footers are read.
+    """Open a graph's files.
+
+    Only footers are read.
 
     Raises:
-        DataError, SchemaError, ConfigError: a file or a column is missing, or ids are of two types.
+        DataError, SchemaError, ConfigError: a file or a column is missing, or ids have two types.
     """
     canonical = ("neighbours", "node", "weights") if source.lists else ("src", "dst", "weight")
     src, dst, weight = (source.column(name) for name in canonical)
@@ -104,7 +106,11 @@ def open_inputs(source: GraphSource) -> GraphInputs:
 
 
 def count_edges(source: GraphSource) -> int:
-    """Count the edges of Parquet, empty lists as one; of other files the rows, of CSV by an estimate."""
+    """Count a source's edges or rows.
+
+    In Parquet edges are counted, an empty list as one. In other files rows are counted; in CSV the count
+    is an estimate.
+    """
     rows = open_inputs(source).edges
     if not source.lists or not all(map(_has_footer, rows.pieces)):
         return rows.n
@@ -128,7 +134,10 @@ Weight = npt.NDArray[np.float32] | None
 def read_edges(
     inputs: GraphInputs, pieces: tuple[TablePiece, ...]
 ) -> Iterator[tuple[Ends, Weight, EdgeCounts]]:
-    """Yield ids of source and destination of usable edges, their weights, and counts, chunk by chunk."""
+    """Yield usable edges chunk by chunk.
+
+    A chunk has source and destination ids, weights, and counts.
+    """
     src, dst, weight = inputs.names
     for chunk in inputs.edges.chunks(pieces):
         rows = chunk

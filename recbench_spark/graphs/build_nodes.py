@@ -1,4 +1,4 @@
-"""Number the nodes of a graph: the first shuffle of a build."""
+"""Number a graph's nodes, in a build's first shuffle."""
 
 from __future__ import annotations
 
@@ -32,17 +32,20 @@ from recbench_spark.storage.packed_blocks import partition_rows, unpack_blocks
 from recbench_spark.storage.uris import join_uri
 
 TASKS_A_CORE = 2
-"""Tasks that read a graph of whole numbers, for each core. Each of them may send all ids."""
+"""Reading tasks per core for a graph with whole numbers.
+
+Each of them may send all ids.
+"""
 
 
 class NodeBlockCounts(NamedTuple):
-    """NodeBlockCounts describe the nodes of a block that a task wrote.
+    """A task's counts and parts for a block's nodes.
 
     Attributes:
-        number: number of the block.
-        rows: number of its nodes.
+        number: block number.
+        rows: its nodes.
         isolated: nodes without any edge.
-        parts: parts that were written, by name of the array.
+        parts: written parts, by array name.
     """
 
     number: int
@@ -54,10 +57,13 @@ class NodeBlockCounts(NamedTuple):
 def build_nodes(
     engine: Engine, inputs: GraphInputs, folder: str, per_side: int
 ) -> tuple[EdgeCounts, list[NodeBlockCounts]]:
-    """Write the sorted hashes of all nodes, one object for each block, and their texts beside them."""
+    """Write the sorted hashes of all nodes by block.
+
+    Each block is one object, and the nodes' texts lie beside them.
+    """
     total = per_side * len(inputs.sides)
     readers = count_tasks(inputs.edges, engine.cores)
-    if all(inputs.numeric):  # few tasks, because each one sends the hash of a node at most once
+    if all(inputs.numeric):  # few tasks, because each one sends a node's hash at most once
         readers = min(readers, TASKS_A_CORE * engine.cores)
     read = partial(_partition_nodes, inputs=inputs, readers=readers, per_side=per_side)
     packed = engine.parallelize(range(readers), readers).mapPartitions(read)
@@ -76,14 +82,20 @@ def build_nodes(
 
 
 NODES = "nodes"
-"""Hashes of the nodes of each block, until dense ids are known."""
+"""Node hashes of each block, until dense ids are known."""
 
 TEXT_ENDS, TEXT_BYTES = "text-ends", "text-bytes"
-"""Texts of a block's ids by dense id: offsets (rows + 1,) into the bytes, from 0."""
+"""Texts of a block's ids by dense id.
+
+Offsets (rows + 1,) point into the bytes, from 0.
+"""
 
 
 def run_shuffle(shuffled: Any, write: Callable[[int, Iterable[Any]], Iterable[Any]]) -> list[Any]:
-    """Run the tasks after a shuffle, then remove its files, because the next step needs the disk."""
+    """Run the tasks after a shuffle, then remove its files.
+
+    The next step needs the disk.
+    """
     results: list[Any] = shuffled.mapPartitionsWithIndex(write).collect()
     remove_shuffle(shuffled)
     return results
@@ -92,7 +104,10 @@ def run_shuffle(shuffled: Any, write: Callable[[int, Iterable[Any]], Iterable[An
 def _partition_nodes(
     numbers: Iterator[int], inputs: GraphInputs, readers: int, per_side: int
 ) -> Iterator[Packed]:
-    """Yield distinct ids by block. The counts go to the partition after the last block."""
+    """Yield distinct ids by block.
+
+    The counts go to the partition after the last block.
+    """
     total = per_side * len(inputs.sides)
     for number in numbers:
         counted = EdgeCounts()
@@ -111,9 +126,9 @@ def _partition_nodes(
 
 
 def _read_extra_nodes(inputs: GraphInputs, number: int, readers: int) -> Iterator[tuple[int, pa.Array]]:
-    """Yield nodes that belong to the graph even without an edge, by side.
+    """Yield nodes that need no edge, by side.
 
-    They come from lists that may be empty, and from tables of nodes.
+    They come from lists, which may be empty, and from node tables.
     """
     if inputs.lists:
         for chunk in inputs.edges.chunks(inputs.edges.part(number, readers)):
@@ -177,7 +192,7 @@ def _choose_texts(texts: pa.Array, order: Any, hashes: Hashes, first: npt.NDArra
     """Return the text of each hash by dense id.
 
     Raises:
-        DataError: two texts have one hash, which happens once in 7,000 graphs of 50 million nodes.
+        DataError: two texts have one hash, which happens once in 7,000 graphs with 50 million nodes.
     """
     in_order = texts.take(pa.array(order))
     pairs = np.flatnonzero(~first[1:])

@@ -1,9 +1,9 @@
-"""Walk where the adjacency does not fit on a host: an equi-join on (node, position), edge after edge.
+"""Walk where the adjacency does not fit on a host.
 
-Each edge is in the file of its position's hash, with its source's degree. A walker draws the position that
-it takes next and is sent to that file, whether its node is a hub or not. A task holds one file of edges
-(some 64 MB) and a few hundred thousand walkers of 20 bytes and 4 bytes for each hop. There is one shuffle
-for each edge of a walk.
+A walk is an equi-join on (node, position), edge after edge. The hash of its position decides which file
+an edge is in, with its source's degree. A walker draws its next position and is sent to that file,
+whether its node is a hub or not. A task holds one edge file (some 64 MB) and a few hundred thousand
+walkers: 20 bytes each, plus 4 for each hop. Each edge of a walk takes one shuffle.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Packed = tuple[int, bytes]
 
 
 class WalkContext(NamedTuple):
-    """WalkContext holds the inputs of every task: the graph, the walks, and the files."""
+    """The inputs every task needs: graph, walks and files."""
 
     graph: Graph
     what: Walks
@@ -61,13 +61,13 @@ def walk_distributed(
     *,
     partition: Mapping[str, str],
 ) -> list[NeighbourFile]:
-    """Walk from all nodes of a side by walkers that are sent between tasks.
+    """Walk from all nodes on a side, sending walkers around.
 
     Some thousand nodes become a file.
     """
     _write_degrees(engine, graph)
     pieces = tuple(piece for block in graph.side_blocks(side) for piece in _split_block(block))
-    # Each run has its own files of positions, because several runs may walk over one graph at once.
+    # Each run has its own position files: several runs may walk over one graph at once.
     with hold_private_folder(graph.place("positions")) as positions:
         files = _write_position_files(engine, graph, positions)
         return _run_walk(engine, WalkContext(graph, what, files, pieces, positions), folder, partition)
@@ -88,7 +88,10 @@ def _run_walk(
 
 
 def _split_block(block: NodeBlock) -> Iterator[NodeBlock]:
-    """Yield parts of some thousand nodes each, with the block's own number."""
+    """Yield pieces of some thousand nodes.
+
+    Each keeps the block's number.
+    """
     for first in range(block.first, block.end, NODES_A_PIECE):
         yield replace(block, first=first, rows=min(NODES_A_PIECE, block.end - first))
 
@@ -97,11 +100,11 @@ def _split_block(block: NodeBlock) -> Iterator[NodeBlock]:
 
 
 DEGREES = "degrees"
-"""Array (nodes,) of the number of edges into each node."""
+"""Array (nodes,) with the number of edges into each node."""
 
 
 def _write_degrees(engine: Engine, graph: Graph) -> None:
-    """Write the number of edges into each node, once for each graph."""
+    """Write each node's number of edges, once per graph."""
     if has_parts(graph.place(DEGREES)):
         return
     write = partial(_write_block_degrees, graph=graph)
@@ -115,16 +118,22 @@ def _write_block_degrees(block: NodeBlock, graph: Graph) -> Parts:
 
 
 def map_degrees(graph: Graph) -> Any:
-    """Return the (nodes,) degrees of `_write_degrees`, mapped."""
+    """Map the degrees from `_write_degrees`, (nodes,)."""
     return map_whole(graph.place(DEGREES))
 
 
 POSITIONS = {"keys": np.uint64, "src": np.uint32, "degree": np.uint32}
-"""Arrays of a file of positions: position, source and the source's degree of each edge, by position."""
+"""Arrays in a position file, sorted by position.
+
+For each edge: its position, its source, and the source's degree.
+"""
 
 
 def _write_position_files(engine: Engine, graph: Graph, folder: str) -> int:
-    """Write the edges to files by the hash of their position. Return the number of files."""
+    """Write edges to files by position hash.
+
+    Returns the number of files.
+    """
     files = max(2 * engine.cores, -(-graph.edges // EDGES_A_FILE))
     partitioned = engine.parallelize(graph.blocks, len(graph.blocks)).flatMap(
         partial(_partition_positions, graph=graph, files=files)
@@ -151,7 +160,7 @@ def _partition_positions(
 
 
 def _group_by_file(file_e: Any, files: int) -> Iterator[tuple[int, Any]]:
-    """Yield the rows that go to each file."""
+    """Yield the rows for each file."""
     order = np.argsort(file_e, kind="stable")
     ends = np.cumsum(np.bincount(file_e, minlength=files)).tolist()
     begin = 0
@@ -176,7 +185,7 @@ def _write_position_file(
 
 
 def _start_walkers(numbers: Iterator[int], journey: WalkContext) -> Iterator[Packed]:
-    """Yield the walkers of a piece's nodes, addressed to the positions that they draw first."""
+    """Yield a piece's walkers, addressed to their first positions."""
     graph, what = journey.graph, journey.what
     size = max(1, WALKERS_AT_ONCE // what.walks)
     for number in numbers:
@@ -187,8 +196,9 @@ def _start_walkers(numbers: Iterator[int], journey: WalkContext) -> Iterator[Pac
 
 
 def _send_walkers(group: Any, number: int, journey: WalkContext) -> Iterator[Packed]:
-    """Yield walkers, addressed to the file of the edge they drew, or at the end to the piece of
-    their start.
+    """Yield walkers, each addressed to its next file.
+
+    It is the drawn edge's file, or at the end the piece with their start.
     """
     graph, what = journey.graph, journey.what
     hop, part = divmod(number, what.edges)
@@ -209,7 +219,7 @@ def _send_walkers(group: Any, number: int, journey: WalkContext) -> Iterator[Pac
 
 
 def _receive_walkers(packed: Iterable[Packed], hops: int) -> Iterator[Any]:
-    """Yield received walkers in groups of some hundred thousand."""
+    """Yield received walkers, some hundred thousand at a time."""
     buffer: list[bytes] = []
     size, kind = 0, np.dtype(walker_type(hops))
     for _, data in packed:
@@ -225,7 +235,7 @@ def _receive_walkers(packed: Iterable[Packed], hops: int) -> Iterator[Any]:
 def _move_walkers(
     file: int, packed: Iterable[Packed], journey: WalkContext, number: int
 ) -> Iterator[Packed]:
-    """Move walkers along one edge and send them to their next file."""
+    """Move walkers along one edge, towards their next file."""
     graph, what = journey.graph, journey.what
     hop, part = divmod(number, what.edges)
     keys, src, degree = (map_part(join_uri(journey.positions, name), file) for name in POSITIONS)

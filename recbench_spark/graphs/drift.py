@@ -1,8 +1,8 @@
-"""Measure how far embeddings moved since the night before: quantiles of cosines, and neighbours that
-stayed.
+"""Measure how far embeddings moved since the night before.
 
-Nodes are matched by the hash of their ids. Cosines are counted in bins of a thousandth, so that no single
-node reaches the driver. Neighbours are those of the first nodes by hash, which are a random sample.
+The measures are cosine quantiles, and the share of neighbours kept. Nodes are matched by id hash. Cosines
+are counted in bins of a thousandth, so no single node reaches the driver. Neighbours are those of the
+first nodes by hash, which are a random sample.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ SAMPLE_NODES, NEIGHBOURS = 200, 10
 def measure_drift(
     engine: Engine, graph: Graph, vectors: str, before: Graph, old: str
 ) -> list[tuple[str, str, float]]:
-    """Return the facts of each side: (side, fact, value).
+    """Return facts by side: (side, fact, value).
 
-    drift_common: share of nodes that existed the night before. drift_cosine_p01, _p10, _p50: quantiles of
-    the cosine between a node's two vectors, to 0.001 (a vector of zeros has 1 with itself, else 0).
-    drift_neighbours_kept: share of a node's ten nearest by cosine that were among its ten nearest before.
+    drift_common: share of nodes already there the night before. drift_cosine_p01, _p10, _p50: cosine
+    quantiles between a node's two vectors, to 0.001 (a vector of zeros has 1 with itself, else 0).
+    drift_neighbours_kept: how many of a node's ten nearest by cosine were among its ten nearest before,
+    as a share.
 
     Args:
         engine: the runner.
         graph: tonight's graph.
-        vectors: place of tonight's vectors by dense id.
+        vectors: where tonight's vectors are, by dense id.
         before: last night's graph.
-        old: place of last night's vectors by dense id.
+        old: where last night's vectors are, by dense id.
     """
     facts = []
     for side, name in enumerate(graph.sides):
@@ -61,7 +62,7 @@ def measure_drift(
 
 
 def _find_quantile(bins: npt.NDArray[Any], q: float) -> float:
-    """Return the smallest bin with at least this share of the counts at or below it."""
+    """Find the smallest bin with share `q` up to it."""
     place = int(np.searchsorted(np.cumsum(bins), q * bins.sum()))
     return place * 2 / BINS - 1
 
@@ -73,7 +74,7 @@ def _normalise_rows(rows: Any) -> npt.NDArray[np.float32]:
 def _count_cosines(
     block: NodeBlock, graph: Graph, vectors: str, before: Graph, old: str
 ) -> npt.NDArray[Any]:
-    """Count the nodes of a block by the bin of their cosine, (bins,)."""
+    """Count a block's nodes by cosine bin, (bins,)."""
     place = NodeFinder(before)(graph.hashes()[block.first : block.end], block.side)
     there = np.flatnonzero(place < MOST_NODES)
     counts = np.zeros(BINS + 1)
@@ -90,7 +91,10 @@ def _count_cosines(
 def _measure_overlap(
     engine: Engine, graph: Graph, vectors: str, before: Graph, old: str, *, side: int
 ) -> float:
-    """Return the share of neighbours that stayed, of the first SAMPLE_NODES nodes that both nights have."""
+    """Return the share of neighbours kept.
+
+    It is measured on the first SAMPLE_NODES nodes both nights have.
+    """
     first, end = graph.side_range(side)
     hashes = np.asarray(graph.hashes()[first : min(end, first + 10 * SAMPLE_NODES)])
     place = NodeFinder(before)(hashes, side)
@@ -104,7 +108,7 @@ def _measure_overlap(
 def _find_nearest(
     engine: Engine, graph: Graph, vectors: str, side: int, nodes: npt.NDArray[np.int64]
 ) -> list[npt.NDArray[np.uint64]]:
-    """Return the hashes of the nearest other nodes of the side, for each node.
+    """Return the hashes of each node's nearest others.
 
     Ties go to the smaller dense id.
     """

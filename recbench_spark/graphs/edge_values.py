@@ -1,4 +1,4 @@
-"""Convert columns of ids and weights of edge lists to arrays."""
+"""Convert id and weight columns of edge lists to arrays."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from recbench_spark.errors import DataError, SchemaError
 def to_id_array(
     column: pa.ChunkedArray | pa.Array, numeric: bool, what: str = "ids", *, floats: bool = False
 ) -> pa.Array:
-    """Return ids as int64 or as texts, in one chunk, by the rules of `core.ids`.
+    """Return ids as int64 or as texts, in one chunk.
 
-    NULL and NaN become NULL.
+    The rules are those of `core.ids`; NULL and NaN become NULL.
 
     Args:
         column: values of one type.
         numeric: true if ids are whole numbers; texts must then spell them (`7`, never `07`).
-        what: name of the ids in errors.
+        what: the ids' name in errors.
         floats: true if texts spell whole floats (`10.0`).
 
     Raises:
@@ -36,7 +36,7 @@ def to_id_array(
 
 
 def _parse_whole_numbers(texts: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
-    """Parse texts as whole numbers. Raise DataError for other texts."""
+    """Parse texts as whole numbers, or raise DataError."""
     hint = "ids of a graph are all whole numbers or all texts: ids: text (--ids text)"
     try:
         parsed = texts.cast(pa.int64())
@@ -63,7 +63,7 @@ def _parse_whole_floats(texts: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
 
 
 def parse_weights(column: pa.ChunkedArray | pa.Array, what: str) -> npt.NDArray[np.float64]:
-    """Return a column of weights as (r,) float64; NULL becomes NaN.
+    """Return a weight column as (r,) float64; NULL becomes NaN.
 
     Raises:
         DataError: a text is no number. SchemaError: the type holds no numbers.
@@ -89,7 +89,10 @@ def parse_weights(column: pa.ChunkedArray | pa.Array, what: str) -> npt.NDArray[
 
 
 def _is_no_number(text: pa.Scalar) -> bool:
-    """Tell whether Arrow refuses a text as a number. Python would accept `1_0`."""
+    """Tell whether Arrow refuses a text as a number.
+
+    Python would accept `1_0`.
+    """
     try:
         text.cast(pa.float64())
     except pa.ArrowInvalid:
@@ -98,4 +101,4 @@ def _is_no_number(text: pa.Scalar) -> bool:
 
 
 MISSING_NUMBERS = ("na", "n/a", "null", "none", "nan")
-"""Spellings of a missing number, in small letters."""
+"""Spellings for a missing number, in small letters."""

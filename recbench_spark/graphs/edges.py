@@ -1,4 +1,7 @@
-"""Read edge lists and tables of ids in tasks: any table, and text whose first lines tell its layout."""
+"""Read edge lists and id tables in tasks.
+
+The input is any table, or text whose first lines show its layout.
+"""
 
 from __future__ import annotations
 
@@ -41,28 +44,31 @@ from recbench_spark.storage.local_files import bare_name, read_head
 from recbench_spark.storage.text_forms import BLANKS
 
 ROWS_A_CHUNK = 1 << 21
-"""Rows that a task holds at once: some 100 MB."""
+"""Rows a task holds at once: some 100 MB."""
 
 TEXT_SAMPLE = 1 << 22
-"""Bytes of a text file that determine the types of its columns. Later rows of another type are refused."""
+"""First bytes of a text file, which decide its column types.
+
+Later rows with another type are refused.
+"""
 
 BYTES_A_LINE = 16
-"""Bytes of a line of text, about."""
+"""Bytes in a text line, about."""
 
 
 @dataclass(frozen=True)
 class RowSource:
-    """Reads some columns of a table, in pieces.
+    """A table to read column by column, in pieces.
 
     Attributes:
         pieces: a few values each, held by the driver and sent to all tasks.
         columns: names to read, in order.
-        n: number of rows; of text an estimate by bytes.
-        where: column -> the text that a row must have there.
+        n: row count; for text, an estimate by bytes.
+        where: column -> the text a row must have there.
         numeric: by column, true if ids are whole numbers; other columns are not converted.
-        floats: columns of text whose whole numbers are written as floats (`10.0`).
-        what: name of the rows in errors.
-        others: names of the columns that are not read.
+        floats: text columns whose whole numbers are written as floats (`10.0`).
+        what: the rows' name in errors.
+        others: columns not read.
     """
 
     pieces: tuple[TablePiece, ...]
@@ -75,11 +81,11 @@ class RowSource:
     others: tuple[str, ...] = ()
 
     def part(self, number: int, tasks: int) -> tuple[TablePiece, ...]:
-        """Return the pieces of task `number` of `tasks`."""
+        """Return the pieces for task `number` of `tasks`."""
         return self.pieces[number::tasks]
 
     def chunks(self, pieces: Iterable[TablePiece]) -> Iterator[pa.Table]:
-        """Yield the rows of some pieces, some ROWS_A_CHUNK at a time."""
+        """Yield the rows of pieces, about ROWS_A_CHUNK at once."""
         for piece in pieces:
             for batches in group_batches(self._read(piece), ROWS_A_CHUNK):
                 table = pa.Table.from_batches(batches)
@@ -103,12 +109,14 @@ class RowSource:
             yield from table.to_batches()
 
     def ids(self, table: pa.Table, column: str, name: str | None = None) -> pa.Array:
-        """Return a column of ids as int64 or as texts, in one chunk; NULL where there is none.
+        """Return an id column as int64 or texts, one chunk.
+
+        NULL stands where there is no id.
 
         Args:
             table: rows.
-            column: name of the column in `table`.
-            name: name of the column among `columns`, if that is another one.
+            column: its name in `table`.
+            name: its name in `columns`, if different.
 
         Raises:
             DataError: a value is no id (`core.ids`), or no whole number where ids are numeric.
@@ -128,19 +136,22 @@ def open_rows(
     where: Mapping[str, str] | None = None,
     partitions: Mapping[str, str] | None = None,
 ) -> RowSource:
-    """Open a table on any storage. Footers are read, and the first lines of text.
+    """Open a table on any storage.
+
+    Only footers are read, and the first lines of text.
 
     Args:
         path: file, folder or Delta table.
         columns: names that must exist.
-        what: name of the rows in errors.
-        fmt: csv, parquet or delta; None: by the names of the files.
-        ids: columns of ids -> auto, numeric or text.
-        where: column -> the text that a row must have there.
+        what: the rows' name in errors.
+        fmt: csv, parquet or delta; None: by the files' names.
+        ids: id columns -> auto, numeric or text.
+        where: column -> the text a row must have there.
         partitions: partitions of a Delta table, column -> value.
 
     Raises:
-        MissingError: there is no such path. DataError: it cannot be read. SchemaError: a column is missing.
+        MissingError: there is no such path. DataError: it cannot be read. SchemaError: a column is
+            missing.
     """
     wanted = list(dict.fromkeys([*columns, *(where or {})]))
     try:
@@ -195,17 +206,21 @@ def _open(
 
 
 TEXT_ENDINGS = (".csv", ".tsv", ".txt", ".edges")
-"""Endings of text files whose first lines tell the layout. That of a compressed file may follow."""
+"""Endings of text files whose first lines show the layout.
+
+A compression's ending may follow.
+"""
 
 
 def look_at_text(path: str, columns: Sequence[str], wanted: Sequence[str]) -> tuple[Fields, int]:
-    """Find the layout of a text file by its first lines, and the byte from which on it has rows.
+    """Find a text file's layout, and where its rows begin.
 
-    Lines at its beginning that begin with # are comments. If the first row holds a number and not all
-    wanted names, there is no header, and the columns are the wanted ones in order.
+    The layout comes from the first lines, and the place is a byte. Lines at the start with a leading #
+    are comments. If the first row holds a number and lacks some wanted name, there is no header, and the
+    columns are the wanted ones in order.
 
     Raises:
-        DataError: the file has no lines. SchemaError: its header names a column of `wanted` twice.
+        DataError: the file has no lines. SchemaError: its header names a column in `wanted` twice.
     """
     head = read_head(path)
     at = begin = len(MARK) if head.startswith(MARK) else 0
@@ -216,7 +231,7 @@ def look_at_text(path: str, columns: Sequence[str], wanted: Sequence[str]) -> tu
         raise DataError(f"{path} is empty", f"write one line per row: {','.join(columns)}")
     text = line[0].decode("utf-8", "replace").strip("\r\n")
     mark = next((one for one in ("\t", ",", ";", " ") if one in text), ",")
-    # Any number of blanks separates two columns. With other separators each one counts.
+    # Any number of blanks separates two columns; other separators count one by one.
     sep = BLANKS if mark == " " else mark
     cut = text.split() if mark == " " else cut_quoted(text, mark, path, None)
     fields = [(field or f"_c{n}").strip().strip('"') for n, field in enumerate(cut)]
@@ -247,7 +262,10 @@ def _has_undecoded(texts: pa.ChunkedArray) -> bool:
 
 
 def find_names(piece: TablePiece, names: Collection[str]) -> Collection[str]:
-    """Return the columns of the file of a piece; of Delta `names`, those of the table."""
+    """Return the columns in a piece's file.
+
+    For Delta these are the table's `names`.
+    """
     if isinstance(piece, LinePiece):
         return {*piece.layout.columns, *piece.given}
     return {*piece.own, *piece.folders} if isinstance(piece, FilePiece) else names
@@ -263,7 +281,7 @@ def _require_columns(names: Sequence[str], columns: Sequence[str], what: str) ->
 
 
 def _name_hint(what: str, missing: Sequence[str], names: Sequence[str]) -> str:
-    """Return a hint on how to give a column another name."""
+    """Hint how to give a column another name."""
     if what.startswith("features"):
         return "the vectors' column is called vector, that of ids as in features.id_column"
     if what.startswith("nodes"):
@@ -273,7 +291,10 @@ def _name_hint(what: str, missing: Sequence[str], names: Sequence[str]) -> str:
 
 
 def _find_kind(rows: RowSource, opened: TablePieces, name: str, requested: str) -> str:
-    """Return the kind of ids in a column: `whole` numbers, `floats` that are whole, or `text`."""
+    """Name the id kind in a column: `whole`, `floats`, `text`.
+
+    `floats` are whole numbers written as floats.
+    """
     if not opened.line:
         kind = opened.schema.field(name).type
         return "whole" if _is_numeric(kind, requested, name, rows.what) else "text"
@@ -286,9 +307,9 @@ def _find_kind(rows: RowSource, opened: TablePieces, name: str, requested: str) 
 
 
 def _is_numeric(kind: pa.DataType, requested: str, name: str, what: str) -> bool:
-    """Tell whether ids of a type are read as whole numbers.
+    """Tell whether ids are read as whole numbers, by type.
 
-    Texts are read as numbers if the ids of the graph are numbers; each text must then be one.
+    Texts are read as numbers if the graph's ids are numbers; each text must then be one.
     """
     if is_list(kind):
         kind = kind.value_type
@@ -305,7 +326,10 @@ def _is_numeric(kind: pa.DataType, requested: str, name: str, what: str) -> bool
 
 
 def detect_id_kind(sample: pa.ChunkedArray, name: str, requested: str, what: str) -> str:
-    """Return the kind of ids in a column of texts: `whole` numbers, `floats` that are whole, or `text`."""
+    """Detect the id kind in texts: `whole`, `floats`, `text`.
+
+    `floats` are whole numbers written as floats.
+    """
     values = drop_empty(sample).drop_null()
     if requested == "text" or not len(values):
         return "whole" if requested == "numeric" else "text"
@@ -332,7 +356,9 @@ def _match_all(texts: pa.ChunkedArray, pattern: str) -> bool:
 
 
 def expand_lists(table: pa.Table, node: str, neighbours: str, weights: str | None) -> pa.Table:
-    """Turn nodes with lists of neighbours into edges: src is the neighbour, dst the node.
+    """Turn nodes with neighbour lists into edges.
+
+    src is the neighbour, dst the node.
 
     Raises:
         DataError: a node has more or fewer weights than neighbours. SchemaError: a column holds no lists.
@@ -358,7 +384,13 @@ def expand_lists(table: pa.Table, node: str, neighbours: str, weights: str | Non
 
 
 def require_one_kind(rows: RowSource, names: Sequence[str], what: str) -> None:
-    """Raise ConfigError if ids of one side are numbers in one column and texts in another."""
+    """Refuse ids with two kinds on one side.
+
+    They are numbers in one column and texts in another.
+
+    Raises:
+        ConfigError: the kinds differ.
+    """
     kinds = dict(rows.numeric)
     if len({kinds[name] for name in names}) > 1:
         raise ConfigError(
@@ -368,5 +400,8 @@ def require_one_kind(rows: RowSource, names: Sequence[str], what: str) -> None:
 
 
 def count_tasks(rows: RowSource, cores: int) -> int:
-    """Return the number of reading tasks: one for each piece, or full rounds of the cores for many rows."""
+    """Return the number of reading tasks.
+
+    There is one for each piece; many rows get full rounds of the cores.
+    """
     return max(1, min(len(rows.pieces), cores * max(1, -(-rows.n // (cores * 4 * ROWS_A_CHUNK)))))

@@ -1,4 +1,4 @@
-"""Predict the cost of the passes of a model, and choose their plans."""
+"""Predict a model's cost pass by pass, and choose plans."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.host_files import LIMIT_VARIABLE
 
 MAPPED_SHARE = 0.4
-"""Share of a host's memory that plan R may map."""
+"""Memory share plan R may map on a host."""
 
 MOST_RUNS = 200
-"""Newest passes to which rates are fitted."""
+"""Newest passes, to which rates are fitted."""
 
 FREE_SHARE = 0.8
-"""Share of the free memory that plan R may map.
+"""Share of free memory plan R may map.
 
 Pages that do not fit are read from the disk again for each edge.
 """
@@ -37,20 +37,20 @@ Pages that do not fit are read from the disk again for each edge.
 
 @dataclass(frozen=True)
 class PassEstimate:
-    """Predicted cost of a pass under a plan.
+    """The predicted cost of a pass under a plan.
 
     Attributes:
         step: the pass.
-        plan: plan of the settings, or the chosen one.
-        size: amounts of work of the pass.
+        plan: plan from the settings, or the chosen one.
+        size: the pass's size.
         seconds: predicted wall time in seconds.
         low: lower end of the interval around `seconds`.
         high: upper end of the interval.
-        tasks: number of tasks.
-        moved: bytes of vectors or sums that are shuffled.
-        memory: bytes of a worker without its mapped files.
-        fetched: bytes that each host fetches from object storage; 0 on a folder.
-        disk: bytes of local disk that each host needs at once for copies; 0 on a folder.
+        tasks: tasks to run.
+        moved: shuffled bytes, of vectors or sums.
+        memory: bytes a worker holds, without its mapped files.
+        fetched: bytes each host fetches from object storage; 0 on a folder.
+        disk: local disk bytes each host needs at once for copies; 0 on a folder.
     """
 
     step: Pass
@@ -67,12 +67,12 @@ class PassEstimate:
 
 
 def pass_size(prepared: PreparedGraphModel, step: Pass, widths: tuple[int, int]) -> costs.PassSize:
-    """Return the size of a pass for its estimate of costs.
+    """Return a pass's size, for its cost estimate.
 
     Args:
         prepared: the model over its graph.
         step: the pass.
-        widths: width of the vectors that are read, and of the new ones.
+        widths: width before and after the pass.
     """
     graph, network = prepared.graph, prepared.network
     into, sources = graph.side_blocks(step.side), graph.side_blocks(step.sources)
@@ -104,7 +104,10 @@ def pass_size(prepared: PreparedGraphModel, step: Pass, widths: tuple[int, int])
 def estimate_passes(
     prepared: PreparedGraphModel, rates: costs.Rates, cores: int, plan: str
 ) -> list[PassEstimate]:
-    """Predict the cost of each pass and choose its plan before anything runs."""
+    """Predict each pass's cost and choose its plan.
+
+    Nothing has run by then.
+    """
     estimates = []
     d = read_parts(prepared.model.features).shape[1]
     for step in plan_passes(prepared.model, prepared.graph):
@@ -149,13 +152,16 @@ def _estimate_pass(
 
 
 def _mappable_bytes() -> int:
-    """Return the bytes of messages that this host can keep in memory."""
+    """Return the message bytes this host can keep in memory."""
     pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return int(min(pages * MAPPED_SHARE, free_memory(pages) * FREE_SHARE))
 
 
 def fit_rates(store: FileTables) -> costs.Rates:
-    """Fit rates to the runs of this warehouse. With few runs return the default rates."""
+    """Fit rates to this warehouse's runs.
+
+    With few runs the default rates are returned.
+    """
     rows = store.rows(GRAPH_RUNS, columns=["amounts_json", "seconds", "cores", "started_at"])
     newest = sorted(rows, key=lambda row: row["started_at"], reverse=True)[:MOST_RUNS]
     return costs.fit_rates(
@@ -166,7 +172,10 @@ def fit_rates(store: FileTables) -> costs.Rates:
 def explain_costs(
     estimates: list[PassEstimate], prepared: PreparedGraphModel, rates: costs.Rates, cores: int
 ) -> str:
-    """Format plan, tasks, bytes, memory, seconds and core-hours of the passes, one line for each."""
+    """Format the predicted costs, one line for each pass.
+
+    A line has plan, tasks, bytes, memory, seconds and core-hours.
+    """
     graph = prepared.graph
     more = f"{'fetched':>12}{'disk':>12}" if prepared.network else ""
     lines = [
@@ -195,7 +204,10 @@ def explain_costs(
 
 
 def _describe_network(estimates: list[PassEstimate], network: NetworkCosts) -> str:
-    """Describe what each host fetches from object storage, and the local disk that it needs."""
+    """Describe what each host fetches from object storage.
+
+    The local disk it needs is described too.
+    """
     fetched, all_copies = (sum(getattr(one, what) for one in estimates) for what in ("fetched", "disk"))
     least = max((one.disk for one in estimates), default=0)
     limit = network.disk_bytes
@@ -210,7 +222,7 @@ def _describe_network(estimates: list[PassEstimate], network: NetworkCosts) -> s
 
 
 def _describe_throughput(prepared: PreparedGraphModel) -> str:
-    """Describe the measured time to read a vector of features."""
+    """Describe the measured time to read a feature vector."""
     if prepared.pace == costs.DEFAULT_READ_SECONDS:
         return ""
     features = read_parts(prepared.model.features)
@@ -219,7 +231,7 @@ def _describe_throughput(prepared: PreparedGraphModel) -> str:
 
 
 def format_bytes(n: int) -> str:
-    """Format a number of bytes with its unit."""
+    """Format a byte count with its unit."""
     for unit in ("B", "kB", "MB", "GB"):
         if n < 1000:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"

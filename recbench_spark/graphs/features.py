@@ -1,4 +1,4 @@
-"""Write the features of nodes, the input of the first layer, to a matrix by dense id."""
+"""Write node features, the first layer's input, by dense id."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from recbench_spark.storage.block_arrays import ArrayPart, make_part, publish_pa
 from recbench_spark.storage.blocks import Engine
 
 SHOWN = 5
-"""Number of ids that an error names."""
+"""Number of ids an error names."""
 
 
 class ReadFeatures(NamedTuple):
-    """ReadFeatures holds the counts of a task that read a table of vectors.
+    """A task's counts while it reads a vector table.
 
     Attributes:
-        rows: rows that were read.
+        rows: rows read.
         unknown: rows whose id is no node.
         faults: fault -> number of its rows, and an example.
     """
@@ -41,12 +41,12 @@ class ReadFeatures(NamedTuple):
 
 
 def open_features(path: str, id_column: str, kind: str) -> RowSource:
-    """Open a table of vectors (id, vector).
+    """Open a vector table (id, vector).
 
     Args:
         path: the table.
-        id_column: name of the column of ids.
-        kind: kind of ids: numeric, text or auto.
+        id_column: the id column's name.
+        kind: how to read ids: numeric, text or auto.
 
     Raises:
         DataError, SchemaError: the table or a column is missing.
@@ -55,7 +55,7 @@ def open_features(path: str, id_column: str, kind: str) -> RowSource:
 
 
 def count_dimensions(rows: RowSource) -> int:
-    """Return the length of the first vector.
+    """Return the first vector's length.
 
     Raises:
         DataError: there are no vectors, or the first is NULL.
@@ -68,7 +68,9 @@ def count_dimensions(rows: RowSource) -> int:
 
 
 def require_equal_lengths(rows: RowSource) -> RowSource:
-    """Return the table if its first rows are of one length. This check does not need Spark.
+    """Return the table if its first rows have one length.
+
+    This check needs no Spark.
 
     Raises:
         DataError: the lengths differ. SchemaError: the column holds no lists of numbers.
@@ -88,7 +90,10 @@ def _read_first_lengths(rows: RowSource) -> list[int]:
 
 
 def _list_lengths(vectors: pa.ChunkedArray) -> list[int]:
-    """Return the length of the first vector, then all different lengths; 0 for NULL or an empty one."""
+    """Return the first vector's length, then all different lengths.
+
+    The length is 0 for NULL or an empty vector.
+    """
     kind = vectors.type
     tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     if not is_list(kind) or not any(test(kind.value_type) for test in tests):
@@ -100,13 +105,13 @@ def _list_lengths(vectors: pa.ChunkedArray) -> list[int]:
 def check_table(
     engine: Engine, graph: Graph, rows: RowSource, side: int, dims: int, *, missing: str
 ) -> None:
-    """Check a table of vectors against the nodes of a side, before anything is built from it.
+    """Check a vector table against a side's nodes.
 
-    The table is read once. Places of nodes are shuffled, 4 bytes each, and no vector. A task that reads
-    holds a chunk of the table.
+    This happens before anything is built from the table, which is read once. Node places are shuffled, 4
+    bytes each, and no vector. A reading task holds a chunk of the table.
 
     Raises:
-        DataError: as `fill_from_table`.
+        DataError: see `fill_from_table`.
     """
     readers, blocks = count_tasks(rows, engine.cores), graph.side_blocks(side)
     read = partial(_send_places, graph=graph, rows=rows, side=side, dims=dims, readers=readers)
@@ -129,28 +134,29 @@ def fill_from_table(
     dtype: Any,
     missing: str,
 ) -> dict[str, int]:
-    """Copy a table of vectors into the matrix of all nodes. Rows of the other side are zeros.
+    """Copy a vector table into the matrix of all nodes.
 
-    Vectors are shuffled once, by block of nodes, as they are stored. A task that reads holds a chunk of the
-    table, and what PySpark collects before it hands it on: some ten pieces of `PIECE_BYTES` at first, then
-    from 1 to 10 MB for each block. A task that writes holds a piece; its block is mapped.
+    Rows of the other side are zeros. Vectors are shuffled once, by node block, as they are stored. A
+    reading task holds a chunk of the table, and what PySpark collects before it hands it on: some ten
+    pieces of `PIECE_BYTES` at first, then from 1 to 10 MB for each block. A writing task holds a piece;
+    its block is mapped.
 
     Args:
         engine: the runner.
-        graph: graph whose dense ids are the rows of the matrix.
+        graph: graph whose dense ids are the matrix rows.
         rows: id and vector.
         side: side of these ids.
-        dims: length of a vector.
-        place: path or URI of the matrix.
-        dtype: type of its numbers.
+        dims: numbers in a vector.
+        place: the matrix's path or URI.
+        dtype: its number type.
         missing: `error`, or `zero`: nodes without a vector get zeros.
 
     Returns:
         Counts by name.
 
     Raises:
-        DataError: a vector has another length, is NULL or not finite, an id is repeated or NULL, or a node
-            has no vector.
+        DataError: a vector has another length, is NULL or not finite, an id is repeated or NULL, or a
+            node has no vector.
     """
     readers, blocks = count_tasks(rows, engine.cores), graph.side_blocks(side)
     read = partial(
@@ -175,7 +181,7 @@ def _check_features(
     *,
     missing: str,
 ) -> dict[str, int]:
-    """Return the counts of a table of vectors; errors as `fill_from_table`."""
+    """Return a vector table's counts; errors as in `fill_from_table`."""
     read, unknown = sum(part.rows for part in parts), sum(part.unknown for part in parts)
     _refuse_faults(parts, read)
     if read == unknown:
@@ -202,7 +208,7 @@ def _check_features(
 
 
 def _refuse_faults(parts_read: list[ReadFeatures], read: int) -> None:
-    """Raise DataError for the most basic fault, with its number of rows and an example."""
+    """Raise DataError for the most basic fault, with an example."""
     for what, hint in FAULTS.items():
         parts = [part.faults[what] for part in parts_read if what in part.faults]
         if parts:
@@ -211,7 +217,7 @@ def _refuse_faults(parts_read: list[ReadFeatures], read: int) -> None:
 
 
 def _quote_ids(rows: RowSource, graph: Graph, side: int) -> str:
-    """Return a few ids of the table and of the graph."""
+    """Quote a few ids from both table and graph."""
     table_rows = next(rows.chunks(rows.pieces[:1]))[:3]
     block = next(block for block in graph.side_blocks(side) if block.rows)
     graph_ids = read_names(graph, block, np.arange(min(3, block.rows)))
@@ -220,10 +226,13 @@ def _quote_ids(rows: RowSource, graph: Graph, side: int) -> str:
 
 
 PIECE_BYTES = 1 << 24
-"""Bytes of the vectors that a task sends at once, to all blocks together."""
+"""Bytes of vectors a task sends at once, to all blocks together."""
 
 SentRows = tuple[int, tuple[bytes, bytes]]
-"""Place of a block among those of the side, then: places in the block (uint32), and vectors."""
+"""A block's place on its side, then node places and vectors.
+
+The places are those in the block (uint32).
+"""
 
 
 def _send_rows(
@@ -236,10 +245,7 @@ def _send_rows(
     dtype: np.dtype[Any],
     readers: int,
 ) -> Iterator[SentRows]:
-    """Send the vectors of a task's rows to their blocks.
-
-    The counts go to the place after the last block.
-    """
+    """Send vectors to their blocks, and the counts behind them."""
     blocks = graph.side_blocks(side)
     firsts = np.array([block.first for block in blocks])
     for chunk in _read_chunks(numbers, graph, rows, side, dims, readers=readers):
@@ -255,7 +261,7 @@ def _send_rows(
 
 
 class FeatureChunk(NamedTuple):
-    """FeatureChunk is a chunk of a table of vectors.
+    """A chunk read from a vector table, with its nodes.
 
     Attributes:
         counts: number of its rows, and its faults.
@@ -273,7 +279,7 @@ class FeatureChunk(NamedTuple):
 def _read_chunks(
     numbers: Iterator[int], graph: Graph, rows: RowSource, side: int, dims: int, *, readers: int
 ) -> Iterator[FeatureChunk]:
-    """Read the rows of a task, and find the nodes of their ids."""
+    """Read a task's rows, and find their nodes."""
     find = NodeFinder(graph)
     for number in numbers:
         for chunk in rows.chunks(rows.part(number, readers)):
@@ -291,7 +297,7 @@ def _read_chunks(
 def _send_places(
     numbers: Iterator[int], graph: Graph, rows: RowSource, side: int, dims: int, *, readers: int
 ) -> Iterator[SentRows]:
-    """Send the nodes of a task's rows to their blocks, without vectors, as `_send_rows` does."""
+    """Send nodes to their blocks: `_send_rows` without vectors."""
     blocks = graph.side_blocks(side)
     firsts = np.array([block.first for block in blocks])
     for chunk in _read_chunks(numbers, graph, rows, side, dims, readers=readers):
@@ -301,7 +307,7 @@ def _send_places(
 
 
 def _group_rows(node_r: Any, vectors: Any, firsts: Any) -> Iterator[SentRows]:
-    """Yield nodes and vectors by block. The order of the rows within a block stays."""
+    """Yield nodes and vectors by block, in row order."""
     block_r = np.searchsorted(firsts, node_r, side="right") - 1
     order = np.argsort(block_r, kind="stable")
     cuts = np.flatnonzero(np.diff(block_r[order])) + 1
@@ -313,7 +319,7 @@ def _group_rows(node_r: Any, vectors: Any, firsts: Any) -> Iterator[SentRows]:
 
 
 class MarkedNodes(NamedTuple):
-    """MarkedNodes are the nodes of a block that a table has, with the attributes of `BlockFeatures`."""
+    """A block's nodes the table lacks or repeats (see `BlockFeatures`)."""
 
     absent: int
     names: list[str]
@@ -347,12 +353,12 @@ def _describe_nodes(graph: Graph, block: NodeBlock, present: Any, repeated: int)
 
 
 class BlockFeatures(NamedTuple):
-    """BlockFeatures describe the vectors of a block that a task wrote.
+    """A block's written vectors, and its nodes without any.
 
     Attributes:
-        part: the object of the block.
+        part: the block's object.
         absent: nodes without a vector.
-        names: ids of a few of them.
+        names: a few of their ids.
         repeated: an id with more than one vector, or an empty text.
     """
 
@@ -388,7 +394,7 @@ def _write_rows(
 
 
 def _find_repeated(local: Any, present: Any) -> int:
-    """Return the place of a node that occurs twice or is present already, else -1."""
+    """Find a repeated or present node's place, else -1."""
     in_order = np.sort(local)
     again = np.append(in_order[1:][in_order[1:] == in_order[:-1]], local[present[local]])
     return int(again.max()) if len(again) else -1
@@ -403,7 +409,10 @@ FAULTS = {
 
 
 def _find_faults(ids: pa.Array, vectors: Any, dims: int) -> dict[str, tuple[int, str]]:
-    """Return the first kind of fault of a chunk with its number of rows and an example, or nothing."""
+    """Find a chunk's first kind of fault.
+
+    Returns it with a row count and an example, or nothing.
+    """
     lengths = pc.fill_null(pc.list_value_length(vectors), dims).to_numpy(zero_copy_only=False)
     null, missing, uneven, wrong = FAULTS
     for what, flags in (
@@ -428,23 +437,26 @@ def _find_faults(ids: pa.Array, vectors: Any, dims: int) -> dict[str, tuple[int,
 
 
 def read_names(graph: Graph, block: NodeBlock, local_r: Any) -> list[str]:
-    """Return the raw ids, as text, of some nodes of a block, by their place in it."""
+    """Return nodes' raw ids as text, by place.
+
+    The places are those in the block.
+    """
     return [str(name) for name in read_ids(graph, block).take(pa.array(local_r)).to_pylist()]
 
 
 def fill_generated(
     engine: Engine, graph: Graph, kind: str, dims: int, seed: int, *, place: str, dtype: Any
 ) -> None:
-    """Make the matrix of all nodes of degrees, a constant or hashed numbers.
+    """Fill the matrix for all nodes with generated features.
 
     Args:
         engine: the runner.
         graph: the graph.
         kind: `degrees`, `constant` (dims 1) or `hashed`.
-        dims: length of a vector.
-        seed: seed of the hashed numbers.
-        place: path or URI of the matrix.
-        dtype: type of its numbers.
+        dims: numbers in a vector.
+        seed: seed for the hashed numbers.
+        place: the matrix's path or URI.
+        dtype: its number type.
     """
     make = partial(
         _fill_block, graph=graph, kind=kind, dims=dims, seed=seed, place=place, dtype=np.dtype(dtype)
@@ -468,7 +480,10 @@ def _fill_block(
 def generate_features(
     graph: Graph, block: NodeBlock, kind: str, dims: int, seed: int, *, node_r: Any
 ) -> Any:
-    """Return the (r, dims) float32 features of some nodes of a block, by dense id."""
+    """Generate features for nodes in a block, (r, dims) float32.
+
+    `node_r` are their dense ids.
+    """
     if kind == "constant":
         return np.ones((len(node_r), 1), np.float32)
     if kind == "degrees":

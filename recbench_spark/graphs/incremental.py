@@ -1,17 +1,16 @@
-"""Compare tonight's graph with that of the night before and mark the nodes that a layer must compute again.
+"""Mark the nodes a layer must compute again tonight.
 
-A node's vector after a pass depends on its sources' vectors before it, on its own vector (in a layer, not
-in a pool), and on its list of neighbours. With A_0 the nodes that are new or have new features, and C those
-with another list,
+Tonight's graph is compared with the one from the night before. A node's vector after a pass depends on
+its sources' vectors before it, on its own vector (in a layer, not in a pool), and on its neighbour list.
+With A_0 the nodes that are new or have new features, and C those with another list,
 
     A_p = C u (A_(p-1) where the pass reads a node's own vector) u {v : N(v) meets A_(p-1)},
 
-over the side that the pass computes. In mode projected these are the layers' A_k. Flags are arrays of one
-byte for each node, written by one task for each block. Sources that a pass needs are marked by the tasks of
-its destinations, so their ids are shuffled once, to the blocks of the sources. A node that is not in A_p
-keeps last night's vector, which is looked up by the hash of its id: the bits of a full run. Pools between
-two layers of mode bipartite are in no table. Those that the next layer reads are pooled again, changed or
-not, and no others.
+over the side computed by the pass. In mode projected these are the layers' A_k. Flags are arrays with one
+byte for each node; one task writes a block. The tasks for a pass's destinations mark the sources they
+need, so source ids are shuffled once, to the source blocks. A node outside A_p keeps last night's vector,
+looked up by id hash: it has the bits of a full run. Pools between two layers in mode bipartite are in no
+table. Those read by the next layer are pooled again, changed or not, and no others.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ from recbench_spark.storage.uris import join_uri
 
 @dataclass(frozen=True)
 class LayerFiles:
-    """LayerFiles tell where the vectors of a layer are.
+    """The place of a layer's vectors in its table.
 
     Attributes:
-        folder: folder of the table.
+        folder: the table's folder.
         partition: all partition columns but the side.
         sides: sides of these vectors, by place in the graph.
         by_side: true if the table has a partition for each side.
@@ -57,7 +56,7 @@ class LayerFiles:
     by_side: bool
 
     def files(self, graph: Graph) -> dict[int, str]:
-        """Return the file of each block that is in the table."""
+        """Return the file of each block in the table."""
         files: dict[int, str] = {}
         for side in self.sides if self.by_side else (None,):
             more = {} if side is None else {"side": graph.sides[side]}
@@ -65,13 +64,13 @@ class LayerFiles:
         return files
 
     def blocks(self, graph: Graph) -> list[NodeBlock]:
-        """Return the blocks that a complete table has."""
+        """Return the blocks in a complete table."""
         return [block for block in graph.blocks if block.side in self.sides]
 
 
 @dataclass(frozen=True)
 class GraphNight:
-    """GraphNight is a finished run: its graph, its features, and the tables that hold its layers.
+    """A finished run that tonight's run can reuse.
 
     Attributes:
         graph: the graph on disk.
@@ -86,9 +85,7 @@ class GraphNight:
 
 @dataclass(frozen=True)
 class LayerChanges:
-    """LayerChanges are the changed nodes of a layer, the edges into them, and the sources that
-    they need.
-    """
+    """A layer's work: changed nodes, their edges and sources."""
 
     nodes: int
     edges: int
@@ -98,12 +95,12 @@ class LayerChanges:
 def mark_changes(
     engine: Engine, graph: Graph, steps: Sequence[Pass], before: GraphNight, folder: str
 ) -> list[LayerChanges]:
-    """Write the flags of all passes, and count the work of each pass.
+    """Write all passes' flags, and count each pass's work.
 
     Args:
         engine: the runner.
         graph: tonight's graph.
-        steps: passes of the model, in order; the first reads tonight's features.
+        steps: the model's passes, in order; the first reads tonight's features.
         before: the night before; its sides, kinds of ids and seed are the same.
         folder: folder for the flags, a path or a URI.
     """
@@ -125,29 +122,29 @@ def mark_changes(
 
 
 PLACES, LISTS = "places", "lists"
-"""Arrays of last night's dense id of each node, and of flags: nodes with another list of neighbours."""
+"""Arrays with last night's dense ids, and flags of changed neighbour lists."""
 
 
 def _name_touched(p: int) -> str:
-    """Return the name of the flags A_p."""
+    """Name the flags A_p."""
     return f"touched-{p}"
 
 
 def _name_needed(p: int) -> str:
-    """Return the name of the flags of the sources that pass p reads."""
+    """Name the flags of the sources read by pass p."""
     return f"needed-{p}"
 
 
 def _name_computed(p: int, step: Pass) -> str:
-    """Return the name of the flags of the nodes that pass p computes.
+    """Name the flags of the nodes computed by pass p.
 
-    Pools that are in no table are those that the next pass reads.
+    A pool that is in no table computes the nodes read by the next pass.
     """
     return _name_needed(p + 1) if step.target is None else _name_touched(p)
 
 
 def _mark_needed(engine: Engine, graph: Graph, steps: Sequence[Pass], folder: str) -> list[LayerChanges]:
-    """Mark the sources that each pass reads, from the last pass to the first.
+    """Mark the sources each pass reads, last pass first.
 
     A pool must compute them for the next pass.
     """
@@ -169,8 +166,10 @@ def _mark_needed(engine: Engine, graph: Graph, steps: Sequence[Pass], folder: st
 def _mark_changed_inputs(
     block: NodeBlock, graph: Graph, features: str, before: GraphNight, folder: str
 ) -> Parts:
-    """Write last night's dense ids of a block. Mark nodes that are new or have other neighbours
-    or features.
+    """Mark a block's changed nodes.
+
+    A node is marked if it is new, or has other neighbours or features. Last night's dense ids are written
+    too.
     """
     old_r = NodeFinder(before.graph)(graph.block_hashes(block), block.side)
     there = np.flatnonzero(old_r < MOST_NODES)
@@ -193,13 +192,15 @@ def _mark_changed_inputs(
 
 
 def compare_lists(one: Csr, one_hash: Any, other: Csr, other_hash: Any) -> npt.NDArray[np.bool_]:
-    """Return (r,) whether two lists of neighbours differ in an id, a weight or their length.
+    """Tell where two lists of neighbours differ, (r,).
+
+    They may differ in an id, a weight or their length.
 
     Args:
         one: edges into some nodes.
-        one_hash: hashes of ids by dense id.
+        one_hash: id hashes by dense id.
         other: edges into the same nodes, the night before.
-        other_hash: hashes of ids by dense id, the night before.
+        other_hash: id hashes by dense id, the night before.
     """
     counts = np.diff(one.indptr)
     differ: npt.NDArray[np.bool_] = counts != np.diff(other.indptr)
@@ -224,8 +225,9 @@ def _find_starts(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 def _spread_changes(
     block: NodeBlock, graph: Graph, p: int, sources: int, own: int | None, *, folder: str
 ) -> Parts:
-    """Mark A_p of a block. `sources` and `own` are the numbers of the passes that computed what pass p
-    reads.
+    """Mark A_p in a block.
+
+    `sources` and `own` are the numbers of the passes that computed the input of pass p.
     """
     flags = map_part(join_uri(folder, LISTS), block.number, block.rows).copy()
     if own is not None:
@@ -238,23 +240,23 @@ def _spread_changes(
 
 
 class ChangedEdges(NamedTuple):
-    """ChangedEdges are counts of a block: its nodes that are computed again, and the edges into them."""
+    """Nodes to compute again in a block, and their edges."""
 
     nodes: int
     edges: int
 
 
 class NeededBlock(NamedTuple):
-    """NeededBlock is a block of sources with flags: the number of flags, and the parts of their array."""
+    """A source block's flags: their number and array parts."""
 
     nodes: int
     parts: Parts
 
 
 def _send_needed(blocks: Iterator[NodeBlock], graph: Graph, flags: str) -> Iterator[tuple[int, bytes]]:
-    """Send each block of sources the dense ids (uint32) of those that changed nodes read.
+    """Send each source block the dense ids changed nodes read.
 
-    Counts go to the place after the last block.
+    The ids are uint32. Counts go to the place after the last block.
     """
     ends = np.array([block.end for block in graph.blocks])
     for block in blocks:
@@ -286,14 +288,16 @@ def _write_needed(
 def restore_vectors(
     engine: Engine, before: GraphNight, places: Sequence[LayerFiles], place: str, dtype: str
 ) -> None:
-    """Write last night's vectors of a layer to an array, by last night's dense ids.
+    """Write a layer's old vectors to an array.
+
+    They are last night's, by last night's dense ids.
 
     Args:
         engine: the runner.
         before: the night before.
         places: files of the vectors. Sides without files get zeros.
-        place: path or URI of the array.
-        dtype: type of the numbers.
+        place: the array's path or URI.
+        dtype: number type.
     """
     wanted = []
     for layer in places:
@@ -307,7 +311,7 @@ def restore_vectors(
 
 
 def has_all_vectors(before: GraphNight) -> bool:
-    """Tell whether all vectors of all layers of a night exist."""
+    """Tell whether all vectors exist, in every layer."""
     return all(
         {block.number for block in place.blocks(before.graph)} <= place.files(before.graph).keys()
         for place in before.places
@@ -315,7 +319,7 @@ def has_all_vectors(before: GraphNight) -> bool:
 
 
 def list_reused_files(folder: str, p: int, step: Pass) -> ReusedFiles:
-    """Return the arrays that a pass reuses."""
+    """Return the arrays a pass reuses."""
     before = "" if step.target is None else join_uri(folder, f"before-{step.layer}")
     touched, needed = (join_uri(folder, name) for name in (_name_computed(p, step), _name_needed(p)))
     return ReusedFiles(touched, needed, before, join_uri(folder, PLACES))

@@ -1,6 +1,6 @@
-"""Compute tonight's embeddings from those of last night: only changed nodes are computed again.
+"""Compute tonight's embeddings from last night's, and report the drift.
 
-Report the drift.
+Only changed nodes are computed again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def read_model_night(store: FileTables, model_id: str) -> tuple[GraphNight, Note
     """Return an embedded model and its note.
 
     Raises:
-        ConfigError: the model is not in this warehouse, or the files of its graph are gone.
+        ConfigError: the model is not in this warehouse, or its graph's files are gone.
     """
     root = files_folder(store)
     note = read_note(model_folder(store, model_id))
@@ -67,15 +67,19 @@ def read_model_night(store: FileTables, model_id: str) -> tuple[GraphNight, Note
 
 
 def check_previous_model(store: FileTables, settings: GraphModel, previous: str) -> None:
-    """Refuse an earlier model of other settings or weights before anything is built (`check_family`)."""
+    """Refuse an earlier model with other settings or weights.
+
+    This happens before anything is built (`check_family`).
+    """
     note = read_note(model_folder(store, previous))
     if note is not None:
         check_family(settings, read_layers(settings), note)
 
 
 def _resolve_stored_place(root: str, stored: str) -> str:
-    """Return a place of a note. Notes hold places below `graph_files`; those of older versions are
-    absolute paths.
+    """Resolve a place in a note.
+
+    Notes hold places below `graph_files`; those from older versions are absolute paths.
     """
     if not stored.startswith("/"):
         return join_uri(root, stored)
@@ -85,13 +89,15 @@ def _resolve_stored_place(root: str, stored: str) -> str:
 def find_earlier_model(
     store: FileTables, prepared: PreparedGraphModel, splits: Sequence[str]
 ) -> str | None:
-    """Return the name of this model on an earlier night: equal settings and weights, another split.
+    """Find this model on an earlier night.
+
+    It has equal settings and weights, and another split.
 
     Args:
         store: the warehouse.
         prepared: tonight's model.
-        splits: splits of earlier nights, the newest first. If tonight's own split comes first, nothing has
-            changed and the result is None.
+        splits: splits of earlier nights, the newest first. If tonight's own split comes first, nothing
+            has changed and the result is None.
     """
     own, folder = prepared.settings.graph.partitions.get("split_id"), join_uri(files_folder(store), MODELS)
     names = list_folders(folder)
@@ -108,9 +114,10 @@ def find_earlier_model(
 def plan_refresh(
     store: FileTables, prepared: PreparedGraphModel, previous: str, rates: costs.Rates, journal: Journal
 ) -> tuple[PreparedGraphModel, str]:
-    """Return the model with the files that it can reuse of an earlier one, and a sentence on that.
+    """Plan which files of an earlier model can be reused.
 
-    If a full run is cheaper, the model is returned unchanged.
+    Returns the model with these files, and a sentence about them. If a full run is cheaper, the model is
+    returned unchanged.
 
     Raises:
         ConfigError: the earlier model has another mode, other settings or another kind of graph.
@@ -143,7 +150,10 @@ def plan_refresh(
 
 
 def _check_compatible(prepared: PreparedGraphModel, before: GraphNight, note: Note) -> None:
-    """Refuse another model or another kind of graph; the error names each difference with both values."""
+    """Refuse another model, or another kind of graph.
+
+    The error names each difference with both values.
+    """
     check_family(prepared.settings, list_layers(prepared), note)
     kinds = [
         {"sides": g.sides, "numeric ids": g.numeric, "graph.seed": g.seed, "weighted": g.weighted}
@@ -156,7 +166,10 @@ def _check_compatible(prepared: PreparedGraphModel, before: GraphNight, note: No
 def _predict_seconds(
     prepared: PreparedGraphModel, changes: list[LayerChanges], rates: costs.Rates, cores: int
 ) -> tuple[float, float]:
-    """Predict the seconds of a full run, and of a run that copies the nodes without changes."""
+    """Predict the seconds of full run and reusing run.
+
+    The reusing run copies nodes without changes.
+    """
     full = less = 0.0
     for one, part in zip(estimate_passes(prepared, rates, cores, "R"), changes, strict=True):
         whole = one.size.amounts("R", one.size.item)
@@ -173,7 +186,10 @@ def _predict_seconds(
 def report_drift(
     store: FileTables, prepared: PreparedGraphModel, previous: str, journal: Journal
 ) -> list[tuple[str, str, float]]:
-    """Measure how far embeddings moved since an earlier model. Print it and append it to `manifests`."""
+    """Measure how far embeddings moved since an earlier model.
+
+    The result is printed and appended to `manifests`.
+    """
     before, _ = read_model_night(store, previous)
     now, _ = read_model_night(store, prepared.model.model_id)
     last, engine = len(prepared.model.layers) - 1, store.engine

@@ -1,10 +1,10 @@
-"""Find the most visited neighbours of every node by walks over a mapped adjacency. Tasks are blocks of
-nodes.
+"""Find every node's most visited neighbours by mapped walks.
 
-The results are rows of `neighbourhoods`. local: all hosts map the whole adjacency (8 bytes a node, 4 an
-edge), a task walks from the nodes of its block, and nothing is shuffled. join (`distributed_walks`): edges
-are in files by the hash of (node, position), and walkers are sent to the file that holds the position they
-drew, so a hub's walkers spread over all files. Both make the same draws and the same rows, bit for bit.
+Tasks are node blocks, and the results are rows of `neighbourhoods`. local: all hosts map the whole
+adjacency (8 bytes a node, 4 an edge), a task walks from its block's nodes, and nothing is shuffled. join
+(`distributed_walks`): edges are in files by the hash of (node, position), and a walker is sent to the
+file with its drawn position, so a hub's walkers spread over all files. Both make the same draws and the
+same rows, bit for bit.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ LISTS = pa.schema(
 
 
 class NeighbourFile(NamedTuple):
-    """NeighbourFile is a written file with its nodes, its nodes without neighbours, and its neighbours."""
+    """A written file, and its counts.
+
+    Counted are its nodes, its nodes without neighbours, and its neighbours.
+    """
 
     file: File
     nodes: int
@@ -54,22 +57,28 @@ class NeighbourFile(NamedTuple):
 
 
 def adjacency_bytes(graph: Graph) -> int:
-    """Return the bytes that a host maps for local walks."""
+    """Return the bytes a host maps for local walks."""
     return 8 * (graph.nodes + 1) + 4 * graph.edges
 
 
 ADJACENCY = ("walk-indptr", "walk-src")
-"""Arrays of the adjacency of all blocks end to end: (nodes + 1,) offsets and (edges,) sources."""
+"""Arrays with all blocks' adjacency end to end.
+
+They are (nodes + 1,) offsets and (edges,) sources.
+"""
 
 
 def map_adjacency(graph: Graph) -> tuple[Any, Any]:
-    """Return (nodes + 1,) offsets and (edges,) sources of `write_adjacency`, mapped."""
+    """Map the arrays of `write_adjacency`.
+
+    They are (nodes + 1,) offsets and (edges,) sources.
+    """
     indptr, src = (map_whole(graph.place(name)) for name in ADJACENCY)
     return indptr, src
 
 
 def write_adjacency(engine: Engine, graph: Graph) -> None:
-    """Write the adjacency of all blocks end to end, once for each graph.
+    """Write all blocks' adjacency end to end, once per graph.
 
     Two runs at the same time write the same objects.
     """
@@ -84,7 +93,7 @@ def write_adjacency(engine: Engine, graph: Graph) -> None:
 
 
 def _write_adjacency_parts(piece: tuple[NodeBlock, int], graph: Graph) -> Parts:
-    """Write the part of a block, which has `before` edges of other blocks before it."""
+    """Write a block's part, after `before` edges of other blocks."""
     block, before = piece
     csr = graph.csr(block)
     offsets: tuple[Any, int] = (csr.indptr[1:] + before, block.first + 1)
@@ -99,7 +108,10 @@ def _write_adjacency_parts(piece: tuple[NodeBlock, int], graph: Graph) -> Parts:
 
 
 def look_up_names(graph: Graph, node_e: Any, side: int) -> pa.Array:
-    """Return the raw ids, as text, of any nodes of a side, by dense id."""
+    """Look up raw ids, as text, by dense id.
+
+    All nodes are on one side.
+    """
     if graph.numeric[side]:
         hashes = np.ascontiguousarray(graph.hashes()[node_e])
         return pa.array(unhash_numbers(hashes, graph.seed)).cast(pa.string())
@@ -109,7 +121,7 @@ def look_up_names(graph: Graph, node_e: Any, side: int) -> pa.Array:
 
 
 def _read_names(graph: Graph, block: NodeBlock, node_r: Any) -> list[str]:
-    """Return the texts of those nodes that are in a block."""
+    """Return the texts of the nodes in a block."""
     low, high = np.searchsorted(node_r, [block.first, block.end])
     if high == low:
         return []
@@ -123,7 +135,7 @@ def _read_names(graph: Graph, block: NodeBlock, node_r: Any) -> list[str]:
 
 
 def make_list_rows(graph: Graph, block: NodeBlock, first: int, most: MostVisited) -> pa.RecordBatch:
-    """Return the rows of consecutive nodes of a block, from dense id `first`."""
+    """Return rows for a block's nodes from dense id `first`."""
     n = len(most.distinct)
     offsets = pa.array(most.indptr.astype(np.int32))
     lists = (
@@ -150,7 +162,7 @@ def write_lists(
     folder: str,
     partition: Mapping[str, str],
 ) -> NeighbourFile:
-    """Write the nodes of a block to a file of the table, piece by piece."""
+    """Write a block's nodes to a table file, piecewise."""
     file, place = make_file_place(folder, partition)
     nodes = alone = neighbours = 0
     options: dict[str, Any] = {"use_dictionary": ["side"], "write_statistics": False}
@@ -175,7 +187,10 @@ def walk_locally(
     *,
     partition: Mapping[str, str],
 ) -> list[NeighbourFile]:
-    """Walk from all nodes of a side over the mapped adjacency. Each block becomes a file."""
+    """Walk from all nodes on a side, over mapped adjacency.
+
+    Each block becomes a file.
+    """
     write_adjacency(engine, graph)
     blocks = [block for block in graph.side_blocks(side) if block.rows]
     task = partial(_walk_block, graph=graph, what=what, folder=folder, partition=partition)

@@ -1,18 +1,19 @@
-"""Run the tasks of a pass over a graph, under three plans that give the same bits.
+"""Run the tasks of a pass under three plans.
 
-R (replicated): every host maps the vectors of all blocks as one array. A task reads what it needs, and
-nothing is shuffled.
+They give the same bits, with an exception below.
 
-G (gathered): the task that has a block's vectors sends each block of destinations the distinct ones that it
-needs.
+R (replicated): every host maps all blocks' vectors as one array. A task reads what it needs, and nothing
+is shuffled.
 
-S (scattered): a task adds up what it has for each destination and sends the sums. Linear and max
+G (gathered): the task with a block's vectors sends each destination block the distinct ones it needs.
+
+S (scattered): a task adds up its vectors for each destination and sends the sums. Linear and max
 aggregators allow this.
 
-Under R and G a destination adds its sources' vectors one after the other by ascending dense id, from a file
-or from the gathered vectors in that order, so the additions are the same. Under S it adds sums of blocks in
-order: the bits are the same where additions are exact and for max, and else equal to the precision of
-float32.
+Under R and G a destination adds its sources' vectors one after the other by ascending dense id, from a
+file or from the gathered vectors in that order, so the additions are the same. Under S it adds block sums
+in order: the bits are the same where additions are exact and for max; else numbers are equal to float32's
+precision.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ PassPlan = Literal["G", "R", "S"]
 
 @dataclass(frozen=True)
 class Target:
-    """Target is a Delta table that a pass writes to, one file for each block.
+    """The Delta table a pass writes, one file per block.
 
     Attributes:
-        folder: folder of the table.
-        partition: columns that no file holds. `side` is added for each block.
+        folder: the table's folder.
+        partition: columns in no file. `side` is added for each block.
         kind: `vectors` (bytes, as they are stored) or `embeddings` (ids and float32 arrays).
     """
 
@@ -60,17 +61,17 @@ class Target:
     kind: Literal["vectors", "embeddings"]
 
     def block_partition(self, graph: Graph, block: NodeBlock) -> dict[str, str]:
-        """Return the partition of a block's file."""
+        """Return the partition for a block's file."""
         more = {"side": graph.sides[block.side]} if self.kind == "embeddings" else {}
         return {**self.partition, **more}
 
 
 @dataclass(frozen=True)
 class Pass:
-    """Pass is one aggregation over some destinations.
+    """One aggregation over some destinations: what it reads and writes.
 
     Attributes:
-        layer: number of the layer, from 1.
+        layer: layer number, from 1.
         kind: `layer` combines the aggregate with a node's own vector; `pool` only pools.
         side: side of the destinations; None: all nodes.
         sources: side of the sources; None: all nodes.
@@ -79,9 +80,9 @@ class Pass:
         output_layers: dense layers after it.
         h: place of the nodes' own vectors (`block_arrays`).
         z: place of the messages; h itself where nothing is projected.
-        out: place that the vectors are written to; None: only the target is written.
+        out: place for the new vectors; None: only the target is written.
         dtype: type of stored vectors.
-        target: table that the vectors are committed to; None: only `out` is written.
+        target: table for the new vectors; None: only `out` is written.
     """
 
     layer: int
@@ -99,20 +100,22 @@ class Pass:
 
     @property
     def width(self) -> int:
-        """Return the dimensions of the new vectors. For a pool these are the dimensions of the module."""
+        """Dimensions of the new vectors; a pool has the module's."""
         return len(self.output_layers[-1].bias) if self.output_layers else self.module.width
 
 
 @dataclass(frozen=True)
 class ReusedFiles:
-    """ReusedFiles are the arrays that a pass reuses of the night before (see `incremental`).
+    """Arrays from the night before that a pass reuses.
+
+    `incremental` makes them.
 
     Attributes:
         touched: place of flags: nodes to compute.
         needed: place of flags: sources whose messages these nodes need.
-        before: place of last night's vectors of this layer, by last night's dense ids. It is empty where no
-            vectors are reused: then nodes that are not computed are not read either.
-        places: place of last night's dense id of each node.
+        before: place of last night's vectors in this layer, by last night's dense ids. It is empty where
+            no vectors are reused: then nodes that are not computed are not read either.
+        places: place of last night's dense id for each node.
     """
 
     touched: str
@@ -122,13 +125,13 @@ class ReusedFiles:
 
 
 class BlockResult(NamedTuple):
-    """BlockResult describes what a task computed for a block.
+    """A block's computed vectors, with counts and files.
 
     Attributes:
-        number: number of the block.
-        nodes: nodes that were computed.
+        number: block number.
+        nodes: computed nodes.
         edges: edges into them.
-        received: bytes of vectors or sums that came by a shuffle.
+        received: bytes of vectors or sums received by a shuffle.
         file: file for the table; None without one.
         part: object of the block's vectors; None if the pass has no `out`.
     """
@@ -143,14 +146,14 @@ class BlockResult(NamedTuple):
 
 @dataclass(frozen=True)
 class PassWork:
-    """PassWork holds the inputs of every task of a pass.
+    """The inputs every task in a pass needs.
 
     Attributes:
         graph: the graph.
         step: the pass.
-        batch: destinations that are computed together.
-        destinations: blocks of destinations that tasks send to, in order.
-        reused: files of the night before; None: all nodes are computed.
+        batch: destinations computed together.
+        destinations: destination blocks that receive messages, in order.
+        reused: files from the night before; None: all nodes are computed.
     """
 
     graph: Graph
@@ -161,13 +164,13 @@ class PassWork:
 
 
 class Sources(NamedTuple):
-    """Sources are the messages that a block of destinations aggregates.
+    """The messages a destination block aggregates.
 
     Attributes:
         csr: edges into the destinations; `src` are rows of z.
         z: messages.
-        hashes: hashes of the sources' ids, one for each row of z.
-        own: the destinations' own messages (GCN), or the whole of z by dense id.
+        hashes: source id hashes, one for each row of z.
+        own: the destinations' own messages (GCN), or all of z by dense id.
     """
 
     csr: Csr
@@ -177,14 +180,17 @@ class Sources(NamedTuple):
 
 
 class ProjectedBlock(NamedTuple):
-    """ProjectedBlock holds the object of a block's messages, and the number of projected vectors."""
+    """A block's written messages, and the number of projected vectors."""
 
     part: ArrayPart
     nodes: int
 
 
 def project_messages(block: NodeBlock, work: PassWork) -> ProjectedBlock:
-    """Write the messages of a block's nodes (plan R). Messages that no pass needs are zeros."""
+    """Write a block's messages (plan R).
+
+    Messages no pass needs are zeros.
+    """
     step, reused = work.step, work.reused
     h = map_part(step.h, block.number, block.rows)
     shape = (block.rows, step.module.message_width(h.shape[1]))
@@ -204,14 +210,14 @@ def project_messages(block: NodeBlock, work: PassWork) -> ProjectedBlock:
 
 
 def _project_rows(h: Any, width: int, step: Pass) -> Any:
-    """Return the (r, width) messages of some nodes, as they are stored."""
+    """Project some nodes to messages, (r, width), as stored."""
     z = np.empty((len(h), width), step.dtype)
     store(step.module.messages(h), z, f"layer {step.layer}, messages")
     return z
 
 
 def aggregate_replicated(block: NodeBlock, work: PassWork) -> BlockResult:
-    """Compute a block of destinations under plan R."""
+    """Compute a destination block under plan R."""
     z, csr = map_whole(work.step.z), work.graph.csr(block)
     if work.reused is not None:
         flags = map_part(work.reused.touched, block.number, block.rows)
@@ -224,7 +230,10 @@ def aggregate_replicated(block: NodeBlock, work: PassWork) -> BlockResult:
 
 
 def _source_hashes(work: PassWork) -> Any:
-    """Return the (nodes,) hashes of the sources' ids, or none for an aggregator that does not read them."""
+    """Return the sources' id hashes, (nodes,).
+
+    The array is empty for an aggregator that reads no hashes.
+    """
     ordered = work.step.module.aggregator == "lstm"
     return work.graph.hashes() if ordered else np.empty(0, np.uint64)
 
@@ -232,7 +241,7 @@ def _source_hashes(work: PassWork) -> Any:
 def _merge_with_reused(
     block: NodeBlock, work: PassWork, csr: Csr, z: Any, reused: ReusedFiles
 ) -> Iterator[tuple[int, Any]]:
-    """Yield last night's vectors, with new ones for the changed nodes."""
+    """Yield last night's vectors, with new ones for changed nodes."""
     flags = map_part(reused.touched, block.number, block.rows)
     places = map_part(reused.places, block.number, block.rows)
     before = map_whole(reused.before) if reused.before else None
@@ -252,7 +261,7 @@ def _merge_with_reused(
 
 
 def _compute_messages(block: NodeBlock, work: PassWork) -> Any:
-    """Return the (rows, m) messages of a block of sources, as they are stored.
+    """Compute a source block's messages, (rows, m), as stored.
 
     Each vector is projected once.
     """
@@ -268,11 +277,14 @@ def _compute_messages(block: NodeBlock, work: PassWork) -> Any:
 
 
 Sent = tuple[int, tuple[int, bytes, bytes, bytes]]
-"""Place of the destinations' block, then: number of the sources' block, rows, vectors, own vectors."""
+"""Place of the destination block, then the message.
+
+The message has the source block's number, rows, vectors and own vectors.
+"""
 
 
 def send_messages(blocks: Iterator[NodeBlock], work: PassWork) -> Iterator[Sent]:
-    """Send each block of destinations the messages that it needs from blocks of sources (plan G)."""
+    """Send each destination block the messages it needs (plan G)."""
     for block in blocks:
         z = _compute_messages(block, work)
         for place, into in enumerate(work.destinations):
@@ -285,9 +297,9 @@ def send_messages(blocks: Iterator[NodeBlock], work: PassWork) -> Iterator[Sent]
 
 
 def aggregate_messages(place: int, sent: Iterator[Sent], work: PassWork) -> Iterator[BlockResult]:
-    """Aggregate the messages that a block of destinations received (plan G).
+    """Aggregate the messages received by a destination block (plan G).
 
-    They are in the order of blocks.
+    They are in block order.
     """
     block = work.destinations[place]
     parts = sorted(value for _, value in sent)
@@ -305,9 +317,9 @@ def aggregate_messages(place: int, sent: Iterator[Sent], work: PassWork) -> Iter
 def _unpack_own_messages(
     parts: list[tuple[int, bytes, bytes, bytes]], block: NodeBlock, width: int, work: PassWork
 ) -> Any:
-    """Return the (rows, m) messages of the destinations themselves for `gcn`, else None.
+    """Return the destinations' own messages (rows, m), for `gcn`.
 
-    A block without nodes received none.
+    Other aggregators get None. A block without nodes received none.
     """
     if work.step.module.aggregator != "gcn":
         return None
@@ -322,7 +334,7 @@ def _message_width(work: PassWork) -> int:
 
 
 def send_sums(blocks: Iterator[NodeBlock], work: PassWork) -> Iterator[Sent]:
-    """Send each block of destinations the sums over blocks of sources (plan S)."""
+    """Send destination blocks their sums over source blocks (plan S)."""
     kind = work.step.module.aggregator
     for block in blocks:
         z = _compute_messages(block, work)
@@ -335,7 +347,10 @@ def send_sums(blocks: Iterator[NodeBlock], work: PassWork) -> Iterator[Sent]:
 
 
 def aggregate_sums(place: int, sent: Iterator[Sent], work: PassWork) -> Iterator[BlockResult]:
-    """Add up the sums that a block of destinations received, in the order of blocks (plan S)."""
+    """Add up a destination block's received sums (plan S).
+
+    They are added in block order.
+    """
     block, kind = work.destinations[place], work.step.module.aggregator
     parts, width = sorted(value for _, value in sent), _message_width(work)
     acc = np.full((block.rows, width), -np.inf if kind == "max" else 0.0, np.float32)
@@ -376,7 +391,7 @@ def _combine_sums(block: NodeBlock, work: PassWork, n: Any) -> Iterator[tuple[in
 def _combine_batches(
     block: NodeBlock, work: PassWork, pooled: Iterator[tuple[int, Any]]
 ) -> Iterator[tuple[int, Any]]:
-    """Yield new vectors of a block's nodes, float32, computed from their aggregates."""
+    """Yield new float32 vectors from a block's aggregates."""
     h = _map_own(block, work.step)
     for first, n in pooled:
         at = first - block.first
@@ -384,12 +399,15 @@ def _combine_batches(
 
 
 def _map_own(block: NodeBlock, step: Pass) -> Any:
-    """Return the (rows, d) vectors of a block's nodes before a pass; None for a pool."""
+    """Map a block's vectors before a layer, (rows, d).
+
+    A pool gets None.
+    """
     return map_part(step.h, block.number, block.rows) if step.kind == "layer" else None
 
 
 def compute_vectors(step: Pass, own: Any, n: Any) -> Any:
-    """Return the (r, o) float32 vectors that a pass computes for some nodes.
+    """Compute some nodes' new vectors, (r, o) float32.
 
     Args:
         step: the pass.
@@ -428,7 +446,7 @@ def _write_result(
 
 
 def output_width(step: Pass) -> int:
-    """Return the dimensions of the vectors that a pass computes."""
+    """Return the dimensions of a pass's new vectors."""
     if step.kind == "layer":
         return step.width
     stored = read_parts(step.h).shape[1]
@@ -436,12 +454,15 @@ def output_width(step: Pass) -> int:
 
 
 def _is_float(step: Pass) -> bool:
-    """Tell whether the table of a pass holds float32 numbers."""
+    """Tell whether a pass's table holds float32 numbers."""
     return step.target is not None and step.target.kind == "embeddings"
 
 
 def _write_file(block: NodeBlock, work: PassWork, rows: Iterator[tuple[int, Any]]) -> File | None:
-    """Write the rows of a block to a file for the table; without a table only go through them."""
+    """Write a block's rows to a table file.
+
+    Without a table only iterate over them.
+    """
     target, blocks = work.step.target, len(work.graph.blocks)
     if target is None:
         for _ in rows:
@@ -456,9 +477,9 @@ def _write_file(block: NodeBlock, work: PassWork, rows: Iterator[tuple[int, Any]
 
 @lru_cache(maxsize=1)
 def _freeze_garbage() -> None:
-    """Exempt all existing objects from garbage collection, which PySpark runs after every task.
+    """Exempt all existing objects from garbage collection.
 
-    numba and torch have made many.
+    PySpark collects after every task, and numba and torch have made many objects.
     """
     gc.freeze()
 
@@ -466,7 +487,7 @@ def _freeze_garbage() -> None:
 def _store_rows(
     rows: Iterator[tuple[int, Any]], step: Pass, maker: PartMaker | None, as_float: bool
 ) -> Iterator[tuple[int, Any]]:
-    """Yield rows as the table stores them, and append them to the part of the block."""
+    """Yield rows as stored, and append them to the block."""
     for first, vectors in rows:
         if as_float and maker is None:
             yield first, np.ascontiguousarray(check_finite(vectors, f"layer {step.layer}"))

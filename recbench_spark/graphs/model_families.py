@@ -1,4 +1,7 @@
-"""Tell whether two nights embedded one model: settings and weights without the graph."""
+"""Tell whether two nights embedded one model.
+
+The same model has the same settings and weights on any graph.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +18,21 @@ from recbench_spark.graphs.settings import GraphModel
 from recbench_spark.storage.block_arrays import read_parts
 
 Note = Mapping[str, Any]
-"""Note of an embedded model, as `pipeline` writes it."""
+"""Note on an embedded model, as `pipeline` writes it."""
 
 
 def list_layers(prepared: PreparedGraphModel) -> WeightedLayers:
-    """Return the layers of a model that is ready to run."""
+    """Return a prepared model's layers."""
     model = prepared.model
     return WeightedLayers(read_parts(model.features).shape[1], "", model.layers, model.output_layers)
 
 
 def model_family(settings: GraphModel, weighted: WeightedLayers, missing: str = "error") -> str:
-    """Hash the settings and weights of a model without its graph.
+    """Hash a model's settings and weights without its graph.
 
-    All nights of one model have the same hash. What nodes without features get (`features.missing`) is no
-    part of it: the vectors themselves are compared. Older versions wrote it with the value of the settings.
+    All nights of one model have the same hash. It ignores what nodes without features get
+    (`features.missing`): the vectors themselves are compared. Older versions wrote it with this setting's
+    value.
     """
     features = settings.features.model_copy(update={"missing": missing})
     settings = settings.model_copy(update={"features": features})
@@ -36,12 +40,12 @@ def model_family(settings: GraphModel, weighted: WeightedLayers, missing: str = 
 
 
 def has_family(settings: GraphModel, weighted: WeightedLayers, note: Note) -> bool:
-    """Tell whether an earlier model's note is of this model."""
+    """Tell whether an earlier note belongs to this model."""
     return note["family"] in {model_family(settings, weighted, missing) for missing in ("error", "zero")}
 
 
 def check_family(settings: GraphModel, weighted: WeightedLayers, note: Note) -> None:
-    """Refuse an earlier model of other settings or weights.
+    """Refuse an earlier model with other settings or weights.
 
     Raises:
         ConfigError: it is one; the message names each difference with both values.
@@ -57,7 +61,10 @@ SAME_MODEL = "give tonight's model the values of the earlier one, or run without
 
 
 def list_settings(settings: GraphModel, weighted: WeightedLayers) -> dict[str, str]:
-    """Return the settings that a model's numbers depend on, by their names in a model file."""
+    """Return the settings a model's numbers depend on.
+
+    Their names are those in a model file.
+    """
     features = settings.features.model_dump(exclude={"path", "missing", "dims"})
     named: dict[str, Any] = {f"features.{name}": value for name, value in features.items()}
     named["features.dims"] = weighted.dims
@@ -71,7 +78,10 @@ def list_settings(settings: GraphModel, weighted: WeightedLayers) -> dict[str, s
 
 
 def list_differences(now: Mapping[str, Any], then: Mapping[str, Any]) -> str:
-    """Return the names whose values differ, with both values; an empty text where `then` is not known."""
+    """List the names whose values differ, with both values.
+
+    The text is empty where `then` is not known.
+    """
     names = [name for name in {**now, **then} if then and now.get(name) != then.get(name)]
     return "; ".join(f"{name} is {now.get(name)}, and was {then.get(name)}" for name in names)
 

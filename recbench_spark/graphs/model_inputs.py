@@ -1,4 +1,4 @@
-"""Prepare a model over a graph: its weights and its matrix of features."""
+"""Prepare a model over a graph: weights and feature matrix."""
 
 from __future__ import annotations
 
@@ -47,20 +47,23 @@ from recbench_spark.storage.seals import find_damage, write_seal
 from recbench_spark.storage.uris import absolute_place, is_remote, join_uri
 
 PROBE_MIN_EDGES = 1_000_000
-"""Edges from which on the throughput of reading is measured. The measurement takes a second."""
+"""Edges from which on the reading throughput is measured.
+
+The measurement takes a second.
+"""
 
 
 @dataclass(frozen=True)
 class PreparedGraphModel:
-    """PreparedGraphModel holds a model that is ready to run.
+    """A model ready to run over its graph.
 
     Attributes:
-        settings: settings of the model.
+        settings: the model's settings.
         graph: the graph on disk.
-        model: the model with its weights and its file of features.
-        checks: counts of the features, by name.
-        pace: seconds that a core needs to read a byte of features. It is measured where the graph is large.
-        network: what executors pay for objects; None: the files are on a folder.
+        model: the model with its weights and its feature file.
+        checks: the features' counts, by name.
+        pace: seconds a core needs per feature byte, measured where the graph is large.
+        network: what executors pay for objects; None: the files are in a folder.
     """
 
     settings: GraphModel
@@ -72,14 +75,14 @@ class PreparedGraphModel:
 
 
 def prepare_model(store: FileTables, settings: GraphModel, journal: Journal) -> PreparedGraphModel:
-    """Prepare the graph, the features and the weights of a model.
+    """Prepare a model's graph, features and weights.
 
-    Weights and features are checked before anything is built; which nodes lack features, before the edges
-    of the graph are. Each is made once.
+    Weights and features are checked before anything is built; nodes without features are found before the
+    graph's edges are built. Each is made once.
 
     Raises:
         ConfigError: weights have a wrong shape or an unknown name.
-        DataError: features are missing, not finite, or of different lengths.
+        DataError: features are missing, not finite, or have different lengths.
     """
     weighted = read_layers(settings)
     graph = ensure_checked_graph(store, settings, settings.blocks, journal)
@@ -106,7 +109,9 @@ def prepare_model(store: FileTables, settings: GraphModel, journal: Journal) -> 
 def ensure_checked_graph(
     store: FileTables, settings: GraphModel, blocks: int | None, journal: Journal
 ) -> Graph:
-    """Return the graph of a model. It is built if all nodes have features, or may be without.
+    """Return a model's graph, with its features checked.
+
+    It is built if all nodes have features, or may be without.
 
     Raises:
         DataError: features are missing or cannot be used; no edge is stored then.
@@ -116,14 +121,20 @@ def ensure_checked_graph(
 
 
 def _check_nodes(engine: Engine, settings: GraphModel, graph: Graph) -> None:
-    """Check the table of features against the nodes of a graph; errors as `features.check_table`."""
+    """Check the feature table against a graph's nodes.
+
+    Errors are those of `features.check_table`.
+    """
     rows, side, dims = _open_feature_table(settings, graph)
     missing = settings.features.missing
     first.check_table(engine, graph, rows, side, dims, missing=missing)
 
 
 def _open_feature_table(settings: GraphModel, graph: Graph) -> tuple[RowSource, int, int]:
-    """Open the table of features; return it, the side of its nodes, and the length of a vector."""
+    """Open the feature table.
+
+    Returns it, its nodes' side, and a vector's length.
+    """
     features = settings.features
     assert features.path is not None
     side = graph.sides.index(features.side or graph.sides[-1])
@@ -133,12 +144,15 @@ def _open_feature_table(settings: GraphModel, graph: Graph) -> tuple[RowSource, 
 
 
 def model_folder(store: FileTables, model_id: str) -> str:
-    """Return the folder of a model's files."""
+    """Return the folder for a model's files."""
     return join_uri(files_folder(store), MODELS, model_id)
 
 
 def _measure_costs(engine: Engine, prepared: PreparedGraphModel) -> PreparedGraphModel:
-    """Measure how fast features are fetched and read, unless the graph is small or the model exists."""
+    """Measure how fast features are fetched and read.
+
+    A small graph or an existing model is not measured.
+    """
     graph, features = prepared.graph, prepared.model.features
     measured = graph.edges >= PROBE_MIN_EDGES and read_note(prepared.model.folder) is None
     network = describe_network(engine, features, measured) if is_remote(features) else None
@@ -147,12 +161,14 @@ def _measure_costs(engine: Engine, prepared: PreparedGraphModel) -> PreparedGrap
 
 
 def make_model_id(settings: GraphModel, graph_id: str, features_id: str, weights_id: str) -> str:
-    """Return the name of a model. Models of equal names have equal bits."""
+    """Name a model; models with equal names have equal bits."""
     return prefix_split_id(settings.graph, settings.key(graph_id, features_id, weights_id))
 
 
 def compute_model_id(store: FileTables, settings: GraphModel) -> str:
-    """Return the name that `prepare_model` will give a model. Nothing is built.
+    """Return the name `prepare_model` will give a model.
+
+    Nothing is built.
 
     Raises:
         ConfigError, DataError: weights or features do not exist.
@@ -163,7 +179,9 @@ def compute_model_id(store: FileTables, settings: GraphModel) -> str:
 
 
 def describe_files(settings: GraphLayers) -> str:
-    """Check that features and weights exist and fit together, and describe them. Spark is not needed.
+    """Check that features and weights fit together, and describe them.
+
+    Spark is not needed.
 
     Raises:
         ConfigError, DataError, SchemaError: see `prepare_model`.
@@ -180,9 +198,9 @@ def describe_files(settings: GraphLayers) -> str:
 
 
 def count_feature_dimensions(settings: GraphLayers, *, all_rows: bool = False) -> int:
-    """Return the length of a node's features: of a table that of the first vector.
+    """Return the length of a node's features.
 
-    With `all_rows` the first rows of the table are compared.
+    For a table it is the first vector's length. With `all_rows` the first rows are compared.
     """
     features = settings.features
     if features.path is None:
@@ -192,11 +210,11 @@ def count_feature_dimensions(settings: GraphLayers, *, all_rows: bool = False) -
 
 
 class WeightedLayers(NamedTuple):
-    """WeightedLayers are the layers of a model with their weights, before there is a graph.
+    """A model's layers with weights, before there is a graph.
 
     Attributes:
-        dims: length of the features.
-        weights_id: digest of the file of weights.
+        dims: feature length.
+        weights_id: the weights file's digest.
         layers: layers with their weights.
         output_layers: dense layers after the last one.
     """
@@ -208,7 +226,9 @@ class WeightedLayers(NamedTuple):
 
 
 def read_layers(settings: GraphModel) -> WeightedLayers:
-    """Read and check the weights of a model, and the first of its features. Nothing is built.
+    """Read and check a model's weights, and its first features.
+
+    Nothing is built.
 
     Raises:
         ConfigError, DataError, SchemaError: see `prepare_model`.
@@ -225,13 +245,14 @@ def read_layers(settings: GraphModel) -> WeightedLayers:
 
 
 def read_weights(path: str | None) -> tuple[dict[str, Any] | None, str]:
-    """Read the weights of a safetensors file and hash its bytes. Without a file return None and `random`.
+    """Read weights from a safetensors file, and hash its bytes.
 
-    Numbers of 16 bits (bfloat16 too) and of 32 bits are exact in float32. Numbers of 64 bits are rounded to
-    the nearest.
+    Without a file the result is None and `random`. Numbers with 16 bits (bfloat16 too) and 32 bits are
+    exact in float32. Numbers with 64 bits are rounded to the nearest.
 
     Raises:
-        ConfigError: the file does not exist, is not a safetensors file, or has weights that are no floats.
+        ConfigError: the file does not exist, is not a safetensors file, or has weights that are no
+            floats.
     """
     if path is None:
         return None, "random"
@@ -249,14 +270,18 @@ def read_weights(path: str | None) -> tuple[dict[str, Any] | None, str]:
 
 
 FLOAT_TYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "BF16": "<u2"}
-"""Types of weights that are read, and the numpy types of their bytes.
+"""Supported weight types, and the numpy types of their bytes.
 
 A bfloat16 is the upper half of a float32.
 """
 
 
 def _read_weight(path: str, name: str, stored: dict[str, Any]) -> npt.NDArray[Any]:
-    """Read one weight of a safetensors file. Raise ConfigError for a type that is not supported."""
+    """Read one weight from a safetensors file.
+
+    Raises:
+        ConfigError: its type is not supported.
+    """
     kind = stored["dtype"]
     if kind not in FLOAT_TYPES:
         raise ConfigError(
@@ -272,9 +297,9 @@ def _read_weight(path: str, name: str, stored: dict[str, Any]) -> npt.NDArray[An
 def build_features(
     store: FileTables, settings: GraphModel, graph: Graph, journal: Journal
 ) -> tuple[str, str, dict[str, int]]:
-    """Return the place of the feature matrix by dense id, its name and its counts.
+    """Build the feature matrix by dense id.
 
-    It is made once for all models.
+    It is made once for all models. Returns its place, name and counts.
     """
     features, engine, name = settings.features, store.engine, identify_features(store, settings)
     target = graph.place(f"{FEATURES}/{name}")
@@ -299,7 +324,7 @@ def build_features(
 
 
 def _read_counts(target: str) -> dict[str, int] | None:
-    """Return the counts of complete features; None if there are none."""
+    """Return the counts of complete features, or None."""
     folder = find_folder(target)
     text = None if folder is None else read_bytes(join_uri(folder, COUNTS_FILE))
     if text is None or folder is None or not has_parts(join_uri(folder, FEATURES)):
@@ -308,17 +333,17 @@ def _read_counts(target: str) -> dict[str, int] | None:
 
 
 FEATURES = "features"
-"""Folder of the features of a graph, and the array in the folder of each of them."""
+"""Folder for a graph's features, and their array in a subfolder."""
 
 MODELS = "models"
-"""Folder of the files of models, in `graph_files`."""
+"""Folder for the files of models, in `graph_files`."""
 
 COUNTS_FILE = "counts.json"
-"""File of counts in a folder of features. It is written after the matrix."""
+"""File with counts in a feature folder, written after the matrix."""
 
 
 def identify_features(store: FileTables, settings: GraphModel) -> str:
-    """Hash all that determines the first vectors of a model's nodes."""
+    """Hash everything that decides a node's first vector."""
     features = settings.features
     options = features.model_dump(exclude={"path", "missing"})
     seed = settings.seed if features.kind == "hashed" else 0

@@ -1,4 +1,7 @@
-"""Find neighbourhoods by random walks over a graph and write them to the table `neighbourhoods`."""
+"""Find neighbourhoods by random walks over a graph.
+
+They are written to the table `neighbourhoods`.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +22,26 @@ from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.retries import commit_files
 
 MAPPED_SHARE = 0.5
-"""Share of a host's memory that the adjacency may take for local walks."""
+"""Share of a host's memory the adjacency may take for local walks."""
 
 
 class WalkMethod(NamedTuple):
-    """WalkMethod is the way of walking, and the reason in words."""
+    """A way to walk, and the reason in words."""
 
     way: WalkWay
     words: str
 
 
 def make_walks(settings: NeighbourhoodSettings) -> Walks:
-    """Return the walks of some settings as the kernels take them."""
+    """Turn settings into walks for the kernels."""
     edges = 2 if settings.graph.bipartite else 1
     return Walks(settings.walks, settings.hops, settings.restart, edges, settings.top, settings.seed)
 
 
 def choose_walk_method(graph: Graph, requested: str) -> WalkMethod:
-    """Choose the requested way, or `local` where the adjacency fits into this host's memory,
+    """Choose how to walk.
+
+    This is the requested way. By default it is `local` where the adjacency fits into this host's memory,
     else `join`.
     """
     needs = adjacency_bytes(graph) / 2**30
@@ -52,11 +57,11 @@ def choose_walk_method(graph: Graph, requested: str) -> WalkMethod:
 
 
 def ensure_neighbourhoods(store: FileTables, settings: NeighbourhoodSettings, journal: Journal) -> str:
-    """Return the name of the neighbourhoods. They are computed once, and all rows are committed together.
+    """Compute neighbourhoods once, and return their name.
 
-    Local walks shuffle nothing, and a task holds the neighbours of some thousand nodes. Distributed walks
-    (`join`) shuffle each walker once for each edge, and a task holds one file of edges and some hundred
-    thousand walkers.
+    All rows are committed together. Local walks shuffle nothing, and a task holds some thousand nodes'
+    neighbours. Distributed walks (`join`) shuffle each walker once for each edge, and a task holds one
+    edge file and some hundred thousand walkers.
 
     Raises:
         ConfigError, DataError, SchemaError, StoreError: see `ensure_graph`.

@@ -1,8 +1,8 @@
-"""Say what an executor pays for an object of the object storage: its speed, and the disk for its copies.
+"""Measure what executors pay for objects: network speed and disk.
 
-On a cluster each executor fetches what its tasks read into its own local directory (`host_files`). The cost
-model counts these bytes. The speed is a setting, or what a probe measures where the graph is large, or an
-assumption.
+On a cluster each executor fetches its tasks' input into its own local directory (`host_files`). The cost
+model counts these bytes. The speed is a setting, or measured by a probe where the graph is large, or
+assumed.
 """
 
 from __future__ import annotations
@@ -25,24 +25,27 @@ from recbench_spark.storage.object_access import explain_storage, open_filesyste
 from recbench_spark.storage.shared_arrays import host_folder
 
 SETTING = "spark.recbench.network"
-"""The Spark setting with the bytes a second that an executor fetches from object storage."""
+"""The Spark setting for an executor's bytes a second from object storage."""
 
 PROBE_SECONDS = 1.0
-"""Seconds after which a task of the probe stops."""
+"""Seconds after which a probe task stops."""
 
 FEWEST_BYTES = 1 << 20
-"""Bytes from which on a probe tells the speed: smaller objects tell how long a request takes."""
+"""Fewest bytes for a probe to measure the speed.
+
+Smaller objects show how long a request takes.
+"""
 
 
 @dataclass(frozen=True)
 class NetworkCosts:
-    """NetworkCosts says how executors reach the objects of a warehouse.
+    """The speed and disk with which executors reach objects.
 
     Attributes:
         hosts: executors, each with copies of its own; 1 for a local master.
-        seconds: seconds of an executor to fetch a byte.
+        seconds: seconds an executor needs to fetch a byte.
         source: where the seconds are from.
-        disk_bytes: most bytes of copies that a host may hold; None: a share of its free disk.
+        disk_bytes: most bytes of copies a host may hold; None: a share of its free disk.
     """
 
     hosts: int
@@ -56,11 +59,11 @@ def describe_network(engine: Engine, features: str, measured: bool) -> NetworkCo
 
     Args:
         engine: the runner.
-        features: place of vectors on the object storage.
-        measured: true if a probe of a second may fetch them.
+        features: where vectors lie on object storage.
+        measured: true if a probe may fetch them for a second.
 
     Raises:
-        ConfigError: the setting is no number of bytes above 0.
+        ConfigError: the setting is no byte count above 0.
     """
     text, limit = engine.read_setting(SETTING), _read_limit(engine)
     if text is not None:
@@ -79,7 +82,10 @@ def _parse_speed(text: str) -> int:
 
 
 def _read_limit(engine: Engine) -> int | None:
-    """Return the limit of copies where it is set: for executors, or for this host if it runs the tasks."""
+    """Read the limit on copies where it is set.
+
+    It is set for executors, or for this host if it runs the tasks.
+    """
     text = engine.read_setting(f"spark.executorEnv.{LIMIT_VARIABLE}")
     if text is None and engine.is_here:
         text = os.environ.get(LIMIT_VARIABLE)
@@ -87,13 +93,15 @@ def _read_limit(engine: Engine) -> int | None:
 
 
 def measure_network(engine: Engine, features: str) -> float | None:
-    """Return the seconds of an executor to fetch a byte while all its cores fetch.
+    """Measure an executor's seconds per byte fetched.
 
-    None where the objects are too small to tell.
+    All its cores fetch.
+
+    The result is None where the objects are too small to tell.
 
     Args:
         engine: the runner.
-        features: place of vectors on the object storage. Nothing of them is kept.
+        features: where vectors lie on object storage. Nothing fetched is kept.
     """
     tasks = engine.cores
     probe = partial(_fetch_parts, features=features, tasks=tasks)
@@ -101,10 +109,10 @@ def measure_network(engine: Engine, features: str) -> float | None:
 
 
 def combine_probes(probes: Sequence[tuple[str, int, float]]) -> float | None:
-    """Return the mean seconds of a host for a byte.
+    """Return a host's mean seconds for a byte.
 
     Args:
-        probes: of each task, the folder of its host, its bytes and its seconds.
+        probes: for each task, its host's folder, its bytes and its seconds.
     """
     by_host: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
     for host, size, seconds in probes:
@@ -118,7 +126,7 @@ def combine_probes(probes: Sequence[tuple[str, int, float]]) -> float | None:
 
 
 def _fetch_parts(number: int, features: str, tasks: int) -> tuple[str, int, float]:
-    """Read a task's share of the objects, for a second at most."""
+    """Fetch a task's share of objects, at most a second."""
     array, size, begun = read_parts(features), 0, time.monotonic()
     for part in sorted(array.parts.values())[number::tasks]:
         place = part_place(features, part)

@@ -1,9 +1,7 @@
-"""Compute the embeddings of a few nodes on demand, in this process.
+"""Embed a few nodes on demand, in this process.
 
-They equal those of the nightly run bit for bit.
-
-The sources that a node needs of the layer before follow from its neighbours, layer by layer. Each vector of
-a layer is computed once.
+The embeddings equal the nightly run's bit for bit. Layer by layer, a node's neighbours tell which vectors
+of the layer before it needs. Each vector of a layer is computed once.
 """
 
 from __future__ import annotations
@@ -27,7 +25,10 @@ Vectors = npt.NDArray[Any]
 
 
 def collect_edges(graph: Graph, node_r: Nodes) -> Csr:
-    """Return the edges into some nodes, in the order of the nodes. Sources are dense ids."""
+    """Return the edges into some nodes, in node order.
+
+    Sources are dense ids.
+    """
     firsts = np.array([block.first for block in graph.blocks if block.rows])
     blocks = [block for block in graph.blocks if block.rows]
     which = np.searchsorted(firsts, node_r, side="right") - 1
@@ -51,7 +52,7 @@ def collect_edges(graph: Graph, node_r: Nodes) -> Csr:
 
 
 def embed_nodes(graph: Graph, model: Model, node_r: Nodes) -> Vectors:
-    """Return the (r, o) float32 embeddings of some nodes.
+    """Embed some nodes, (r, o) float32.
 
     Args:
         graph: the graph on disk.
@@ -71,7 +72,7 @@ def embed_nodes(graph: Graph, model: Model, node_r: Nodes) -> Vectors:
 
 
 def _compute_vectors(graph: Graph, steps: list[Pass], step: Pass, node_r: Nodes) -> Vectors:
-    """Return the (r, o) float32 vectors that a pass computes for some destinations."""
+    """Compute a pass's vectors for some destinations, (r, o) float32."""
     csr = collect_edges(graph, node_r)
     need = np.unique(csr.src[: csr.edges]).astype(np.int64)
     place = np.zeros(len(csr.src), np.uint32)
@@ -99,7 +100,7 @@ def _compute_messages(step: Pass, read: Callable[[str, Nodes], Vectors], node_r:
 
 
 def _make_reader(graph: Graph, steps: list[Pass], step: Pass) -> Callable[[str, Nodes], Vectors]:
-    """Return a function that gives stored vectors of some nodes.
+    """Make a function that returns stored vectors of some nodes.
 
     They come from the features or are computed by an earlier pass.
     """

@@ -1,7 +1,7 @@
-"""Publish the arrays that tasks have written, block by block.
+"""Publish arrays that tasks wrote block by block.
 
-Each task returns the parts that it wrote, by the name of the array. The driver, which holds a few numbers
-for each part, writes the lists.
+Each task returns its written parts by array name. The driver, which holds a few numbers for each part,
+writes the lists.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from recbench_spark.storage.block_arrays import ArrayPart, publish_parts
 from recbench_spark.storage.uris import join_uri
 
 Parts = Mapping[str, ArrayPart]
-"""Parts that a task wrote, by name of the array."""
+"""Parts a task wrote, by array name."""
 
 SEPARATE = (0,)
 """Shape of an array whose parts are read alone."""
@@ -22,12 +22,12 @@ SEPARATE = (0,)
 def publish_arrays(
     folder: str, written: Iterable[Parts], arrays: Mapping[str, tuple[tuple[int, ...], Any]]
 ) -> None:
-    """Write the lists of the parts of some arrays.
+    """Write the part lists for some arrays.
 
     Args:
-        folder: folder of the arrays.
-        written: parts of each task.
-        arrays: shape and type of each array by name; `SEPARATE` for parts that are read alone.
+        folder: the arrays' folder.
+        written: parts from each task.
+        arrays: shape and type by array name; `SEPARATE` for parts that are read alone.
     """
     by_name: dict[str, list[ArrayPart]] = {name: [] for name in arrays}
     for parts in written:

@@ -1,6 +1,7 @@
-"""Run a model over a graph: compute and commit its layers, and note what the next night needs.
+"""Run a model over a graph and commit its layers.
 
-The tables are `graph_vectors`, `embeddings`, `graph_runs` and `checks`.
+A note is left for the next night. The tables are `graph_vectors`, `embeddings`, `graph_runs` and
+`checks`.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ from recbench_spark.storage.uris import is_remote, join_uri, relative_place
 def open_model_work(
     store: FileTables, prepared: PreparedGraphModel, journal: Journal
 ) -> Iterator[PreparedGraphModel]:
-    """Give a model a work folder that no other run writes to, and publish its note at the end.
+    """Give a model a private folder, then publish its note.
 
-    A run that was killed is continued: its committed blocks count and its files are used again. If another
-    run computes the model, this one waits for it.
+    A killed run is continued: its committed blocks count and its files are used again. If another run
+    computes the model, this one waits for it.
     """
     target, graph = prepared.model.folder, prepared.graph
 
@@ -61,9 +62,9 @@ def open_model_work(
 
 
 def embed(store: FileTables, prepared: PreparedGraphModel, journal: Journal) -> list[LayerRun]:
-    """Compute all layers and commit them one by one, with rows in `graph_runs` and `checks`.
+    """Compute all layers and commit them one by one.
 
-    Existing blocks stay.
+    Rows go to `graph_runs` and `checks`. Existing blocks stay.
     """
     engine = store.engine
     cores, rates = engine.cores, fit_rates(store)
@@ -92,7 +93,10 @@ PassEstimates = Mapping[tuple[int, str], PassEstimate]
 def _record_pass(
     store: FileTables, prepared: PreparedGraphModel, planned: PassEstimates, cores: int, run: LayerRun
 ) -> None:
-    """Write the row of a pass in `graph_runs` and its number of projected vectors, once."""
+    """Write a pass's row in `graph_runs`, once.
+
+    Its number of projected vectors is written too.
+    """
     name, step = prepared.model.model_id, planned[run.layer, run.kind].step
     once = f"/{run.layer}/{run.kind}/{len(prepared.graph.blocks)}"
     store.append([_run_row(prepared, run, planned, cores)], GRAPH_RUNS, once=f"{name}{once}")
@@ -102,7 +106,10 @@ def _record_pass(
 
 
 def _write_note(store: FileTables, prepared: PreparedGraphModel) -> None:
-    """Remove the arrays of the layers of a complete model, and note where its tables are."""
+    """Note where a complete model's tables are.
+
+    Its layers' arrays are removed.
+    """
     folder, root = prepared.model.folder, files_folder(store)
     _remove_layers(folder)
     weighted = list_layers(prepared)
@@ -120,7 +127,10 @@ def _write_note(store: FileTables, prepared: PreparedGraphModel) -> None:
 
 
 def _remove_layers(folder: str) -> None:
-    """Remove the arrays in a model's folder, and those that an older version left, a file each."""
+    """Remove the arrays in a model's folder.
+
+    Older versions left a file for each; these are removed too.
+    """
     for name in list_folders(folder):
         remove_objects(join_uri(folder, name))
     for name in [name for name in list_objects(folder) if name.endswith(".npy") and "/" not in name]:
@@ -128,7 +138,10 @@ def _remove_layers(folder: str) -> None:
 
 
 def layer_places(store: FileTables, graph: Graph, note: Mapping[str, Any]) -> tuple[LayerFiles, ...]:
-    """Return where the vectors of each layer of a stored model are. Mode bipartite ends with pools."""
+    """Return where a stored model's layer vectors are.
+
+    Mode bipartite ends with pools.
+    """
     name, last = {"model_id": str(note["model_id"])}, int(note["layers"])
     bipartite = note.get("mode") == "bipartite"
     every = tuple(range(len(graph.sides)))
@@ -153,7 +166,7 @@ def _pass_key(step: Pass) -> tuple[int, str]:
 
 def _report_pass(journal: Journal, planned: PassEstimates, run: LayerRun) -> None:
     one = planned[run.layer, run.kind]
-    expected = one.seconds * run.nodes / max(one.size.nodes, 1)  # only for the nodes of this run
+    expected = one.seconds * run.nodes / max(one.size.nodes, 1)  # only for this run's nodes
     journal.say(
         f"layer {run.layer} {run.kind} ({run.aggregator}, plan {run.plan}): {run.nodes:,} nodes, "
         f"{run.edges / max(run.seconds, 1e-9):,.0f} edges/s, {format_bytes(run.shuffled)} shuffled, "

@@ -1,9 +1,9 @@
-"""Measure how long a pass takes to read vectors from their file: a probe of a second, before the pass runs.
+"""Measure how long a pass takes to read vectors.
 
-The seconds for each edge rise with the size of the file of vectors. Caches hold much of some hundred
-megabytes, and little of some gigabytes. The number of bytes does not tell this, and machines differ. So the
-probe aggregates a small part of the edges with the kernel of a pass, in as many tasks as the pass will have
-at once.
+A probe takes a second, before the pass runs. The seconds for each edge rise with the size of the
+vector file: caches hold much of some hundred megabytes, and little of some gigabytes. A byte count does
+not show this, and machines differ. So the probe aggregates a small part of the edges with the pass's
+kernel, in as many tasks as the pass will have at once.
 """
 
 from __future__ import annotations
@@ -25,28 +25,33 @@ from recbench_spark.storage.block_arrays import map_whole, read_parts
 from recbench_spark.storage.blocks import Engine
 
 PROBE_EDGES = 1 << 22
-"""Most edges that a task reads. The second half is measured, when the caches are filled."""
+"""Most edges a task reads.
+
+The second half is measured, when the caches are filled.
+"""
 
 WINDOW_ROWS = 1024
-"""Destinations of a window. They are few, so that it ends in time where each source is read from the disk.
+"""Destinations in a window.
+
+They are few, so a window ends in time even where each source is read from the disk.
 """
 
 CHUNK_BYTES = 1 << 20
-"""Bytes that are read at once."""
+"""Bytes read at once."""
 
 PROBE_SECONDS = 1.0
 """Seconds after which a task stops, in case vectors are read from the disk."""
 
 
 def measure_read_throughput(engine: Engine, graph: Graph, features: str) -> float:
-    """Return the seconds of a core to read a byte of vectors while all cores work.
+    """Return a core's seconds per vector byte, all cores reading.
 
     Without edges the result is `costs.DEFAULT_READ_SECONDS`.
 
     Args:
         engine: the runner.
         graph: the graph on disk.
-        features: place of vectors by dense id.
+        features: where vectors lie, by dense id.
     """
     tasks = engine.cores
     probe = partial(_probe_task, graph=graph, features=features, tasks=tasks)
@@ -55,7 +60,10 @@ def measure_read_throughput(engine: Engine, graph: Graph, features: str) -> floa
 
 
 def _probe_task(number: int, graph: Graph, features: str, tasks: int) -> float | None:
-    """Return the median seconds for a byte over the second half of a task's windows."""
+    """Return a task's median seconds for a byte.
+
+    Only the second half of its windows counts.
+    """
     z = map_whole(features)
     if z.nbytes <= free_memory(0) // 2:
         _warm_cache(features, number, tasks)
@@ -77,10 +85,10 @@ def _probe_task(number: int, graph: Graph, features: str, tasks: int) -> float |
 
 
 def _warm_cache(features: str, number: int, tasks: int) -> None:
-    """Read a task's share of the vectors from beginning to end, so that they are in memory.
+    """Read a task's share of the vectors into memory.
 
-    Disks read fastest in order. A file that was written a moment ago may be half gone from the cache. A
-    pass pays for that once, but the probe reads here and there and would count it for every edge.
+    Disks read fastest in order. A file written a moment ago may be half gone from the cache. A pass pays
+    for this once, but the probe reads here and there and would count it for every edge.
     """
     array, buffer = read_parts(features), bytearray(CHUNK_BYTES)
     for part in sorted(array.parts.values())[number::tasks]:
@@ -90,7 +98,10 @@ def _warm_cache(features: str, number: int, tasks: int) -> None:
 
 
 def free_memory(otherwise: int) -> int:
-    """Return the bytes of memory that are free or hold only files (Linux), or `otherwise`."""
+    """Return the memory bytes that are free or hold files.
+
+    Without Linux's figures the result is `otherwise`.
+    """
     with suppress(OSError):
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
@@ -99,7 +110,10 @@ def free_memory(otherwise: int) -> int:
 
 
 def _make_windows(graph: Graph, number: int, tasks: int) -> Iterator[Csr]:
-    """Yield a task's windows of destinations: the first of each block, then the next of each."""
+    """Yield a task's destination windows.
+
+    First comes each block's first window, then each block's next.
+    """
     blocks = [block for block in graph.blocks[number::tasks] if block.edges]
     for first in count(0, WINDOW_ROWS):
         longer = [block for block in blocks if first < block.rows]
@@ -113,7 +127,10 @@ def _make_window(graph: Graph, block: NodeBlock, first: int) -> Csr:
 
 
 def _copy_to_memory(part: Csr) -> Csr:
-    """Copy edges to memory. A pass reads them in order, but the probe would read them here and there."""
+    """Copy edges to memory.
+
+    A pass reads them in order, but the probe would read them here and there.
+    """
     weight = None if part.weight is None else np.array(part.weight)
     return Csr(np.array(part.indptr), np.array(part.src), weight)
 

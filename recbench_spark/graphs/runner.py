@@ -1,8 +1,9 @@
-"""Run the layers of a model over a graph, one pass after the other. A run that stopped is continued.
+"""Run a model's layers over a graph, pass by pass.
 
-Blocks are committed in groups. The driver holds a few numbers for each block. A task holds the messages
-that its block needs (plan G), a block of partial sums (S), or only its batch (R). Vectors and adjacency are
-mapped, one object for each block: a lost executor costs the blocks that it was computing, and no others.
+A run that stopped is continued. Blocks are committed in groups. The driver holds a few numbers for each
+block. A task holds the messages its block needs (plan G), a block of partial sums (S), or only its batch
+(R). Vectors and adjacency are mapped, one object for each block: a lost executor costs the blocks it was
+computing, and no others.
 """
 
 from __future__ import annotations
@@ -63,22 +64,22 @@ from recbench_spark.storage.retries import commit_files
 
 @dataclass(frozen=True)
 class Model:
-    """Model is a model with its weights over a graph on disk.
+    """Layers with weights, and where a run reads and writes.
 
     Attributes:
-        model_id: name of the model.
+        model_id: the model's name.
         layers: layers with their weights.
         output_layers: dense layers after the last one.
         mode: `projected` or `bipartite`.
-        dtype: type of stored vectors and of shuffled ones.
-        features: place of the nodes' first vectors (`block_arrays`).
-        folder: folder of its files while it runs, a path or a URI.
-        vectors: folder of the table of the layers' vectors.
-        embeddings: folder of the table of embeddings; None: the last layer's vectors are `vectors` too.
-        batch: destinations that are computed together.
-        group: blocks that are committed together; None: by the number of cores.
-        reused: by layer and kind of pass, arrays of the night before, under plan R; empty: all nodes are
-            computed.
+        dtype: number type of stored and shuffled vectors.
+        features: where the nodes' first vectors are (`block_arrays`).
+        folder: folder for its files while it runs, a path or a URI.
+        vectors: folder of the table with layer vectors.
+        embeddings: folder of the embeddings table; None: the last layer's vectors are `vectors` too.
+        batch: destinations computed together.
+        group: blocks committed together; None: by the cores.
+        reused: by layer and pass kind, arrays from the night before, under plan R; empty: all nodes
+            are computed.
     """
 
     model_id: str
@@ -96,18 +97,18 @@ class Model:
 
 
 class LayerRun(NamedTuple):
-    """LayerRun describes a finished pass.
+    """A finished pass: its work, its time.
 
     Attributes:
-        layer: number of the layer.
+        layer: layer number.
         kind: layer or pool.
-        aggregator: aggregator of the layer.
-        plan: plan of the pass.
-        nodes: destinations that were computed now, without those committed before.
-        edges: edges that were aggregated.
-        width: dimensions of a message.
+        aggregator: the layer's aggregator.
+        plan: the pass's plan.
+        nodes: destinations computed now, without those committed before.
+        edges: aggregated edges.
+        width: dimensions in a message.
         projected: vectors that went through a projection.
-        shuffled: bytes of vectors or sums that tasks received.
+        shuffled: bytes received by tasks, in vectors or sums.
         seconds: wall time.
         started: start, in seconds since 1970.
     """
@@ -126,7 +127,7 @@ class LayerRun(NamedTuple):
 
 
 def plan_passes(model: Model, graph: Graph) -> list[Pass]:
-    """Return the passes of a model, in order. Arrays between the layers are named by number."""
+    """Plan a model's passes; arrays between layers have numbers."""
     passes: list[Pass] = []
     h, last = model.features, len(model.layers)
     for k, layer in enumerate(model.layers, 1):
@@ -169,7 +170,7 @@ def plan_passes(model: Model, graph: Graph) -> list[Pass]:
 
 
 def _make_pooling_layer(model: Model) -> Layer:
-    """Return the layer that pools vectors of the second side into those of the first one."""
+    """Make the layer that pools second-side vectors into first-side ones."""
     return replace(model.layers[-1], project=None)
 
 
@@ -180,7 +181,7 @@ def _choose_target(model: Model, layer: int) -> Target:
 
 
 class Pending(NamedTuple):
-    """Pending is a pass with the blocks that are still to be computed, and the files of the others."""
+    """A pass, its blocks to compute, and other blocks' files."""
 
     step: Pass
     blocks: tuple[NodeBlock, ...]
@@ -188,7 +189,7 @@ class Pending(NamedTuple):
 
 
 def find_pending(graph: Graph, step: Pass) -> Pending:
-    """Find the blocks of a pass that are not committed. Of a pass without a table these are all blocks."""
+    """Find a pass's uncommitted blocks: all, without a table."""
     blocks = graph.side_blocks(step.side)
     if step.target is None:
         return Pending(step, blocks, {})
@@ -209,7 +210,9 @@ def run_model(
     *,
     record: Callable[[LayerRun], None] = lambda _: None,
 ) -> list[LayerRun]:
-    """Run all passes of a model that are not done. A second run does nothing.
+    """Run all passes of a model that are not done.
+
+    A second run does nothing.
 
     Args:
         engine: the runner.
@@ -241,13 +244,15 @@ def run_model(
 
 
 def has_result(graph: Graph, model: Model) -> bool:
-    """Tell whether the table holds all vectors of a model's result."""
+    """Tell whether the table holds a model's whole result."""
     last = [step for step in plan_passes(model, graph) if step.layer >= len(model.layers)]
     return not any(_has_work(find_pending(graph, step)) for step in last)
 
 
 def check_result(engine: Engine, graph: Graph, model: Model) -> None:
-    """Compare the files of a model's result with their digests. Each file is read once, by tasks.
+    """Compare the files of a model's result with their digests.
+
+    Tasks read each file once.
 
     Raises:
         StoreError: a file is missing or damaged; the message names it.
@@ -263,12 +268,12 @@ def _has_work(todo: Pending) -> bool:
 
 
 def _is_needed(steps: Sequence[Pending], number: int) -> bool:
-    """Tell whether a pass that has work to do reads the output of a pass without a table."""
+    """Tell whether later work reads a pass without a table."""
     return any(later.step.z == steps[number].step.out and later.blocks for later in steps[number + 1 :])
 
 
 def _restore_blocks(engine: Engine, graph: Graph, todo: Pending) -> list[ArrayPart]:
-    """Write the committed vectors of a pass to its output again. Tasks read them from the table."""
+    """Let tasks rewrite a pass's committed vectors to its output."""
     step, by_number = todo.step, {block.number: block for block in graph.blocks}
     files = [(by_number[number], file) for number, file in sorted(todo.files.items())]
     if step.out is None or not files:
@@ -278,13 +283,13 @@ def _restore_blocks(engine: Engine, graph: Graph, todo: Pending) -> list[ArrayPa
 
 
 def restore_block(stored: tuple[NodeBlock, str], place: str, width: int, dtype: Any) -> ArrayPart:
-    """Write the vectors of a block from a file of a table to an array.
+    """Write a block's vectors from a table to an array.
 
     Args:
         stored: the block and its file.
-        place: path or URI of the array.
-        width: dimensions of a vector.
-        dtype: type of the numbers.
+        place: the array's path or URI.
+        width: dimensions in a vector.
+        dtype: number type.
     """
     block, file = stored
     with make_part(place, block.number, (block.rows, width), dtype, block.first) as maker:
@@ -307,7 +312,7 @@ def _run_recorded_pass(
     *,
     record: Callable[[LayerRun], None],
 ) -> LayerRun:
-    """Run a pass. It is recorded before its last group is committed."""
+    """Run a pass, recorded before its last group is committed."""
     restored = _restore_blocks(engine, graph, todo)
     summarise = partial(_summarise_pass, todo.step, plan, time.time(), time.monotonic())
 
@@ -330,7 +335,7 @@ def _run_recorded_pass(
 def _summarise_pass(
     step: Pass, plan: str, started: float, begun: float, results: list[BlockResult], *, projected: int
 ) -> LayerRun:
-    """Summarise a pass. `started` is the time of day, `begun` that of a clock that never goes back."""
+    """Summarise a pass; `started` is wall time, `begun` monotonic."""
     width = read_parts(step.h if step.projects else step.z).shape[1]
     return LayerRun(
         step.layer,
@@ -358,13 +363,13 @@ def run_pass(
     restored: Sequence[ArrayPart] = (),
     before_last: Callable[[list[BlockResult], int], None] = lambda *_: None,
 ) -> tuple[list[BlockResult], int]:
-    """Run one pass over some blocks and commit it group by group.
+    """Run one pass over some blocks, committed group by group.
 
-    `restored` are the objects of blocks that are committed already. `before_last` is called with the same
+    `restored` are the objects of blocks already committed. `before_last` is called with the returned
     values before the last group is committed.
 
     Returns:
-        Results of the blocks, and the number of projected vectors.
+        Block results, and the number of projected vectors.
 
     Raises:
         ConfigError: plan S with an aggregator whose sums cannot be combined.
@@ -414,16 +419,16 @@ def _prepare_tasks(
     send, receive = (send_messages, aggregate_messages) if plan == "G" else (send_sums, aggregate_sums)
     sent = engine.parallelize(from_blocks, len(from_blocks)).mapPartitions(partial(send, work=work))
     shuffled = sent.partitionBy(len(work.destinations), int)
-    if hasattr(shuffled, "hold"):  # Spark keeps the files of RDDs itself
+    if hasattr(shuffled, "hold"):  # Spark keeps RDDs' files itself
         shuffled = stack.enter_context(shuffled.hold())
     return partial(_run_group, shuffled, partial(receive, work=work), work.destinations), projected
 
 
 def make_halos(engine: Engine, graph: Graph) -> None:
-    """Write the sources that each block needs of others, once for each graph.
+    """Write the sources each block needs, once per graph.
 
-    Two runs at the same time write the same objects. What an earlier run wrote is compared with its
-    digests, and written again where it is damaged.
+    Two runs at the same time write the same objects. Files from an earlier run are compared with their
+    digests, and written again where they are damaged.
     """
     blocks = engine.parallelize(graph.blocks, len(graph.blocks))
     there = all(has_parts(graph.place(name)) for name in HALO)
@@ -448,10 +453,7 @@ def _run_group(
     destinations: tuple[NodeBlock, ...],
     group: tuple[NodeBlock, ...],
 ) -> list[BlockResult]:
-    """Aggregate a group of blocks.
-
-    The sending half of the shuffle runs once, and the runner holds what was sent for later groups.
-    """
+    """Aggregate a block group; the runner keeps what was sent."""
     places = [destinations.index(block) for block in group]
     return collect_some(shuffled.mapPartitionsWithIndex(receive), places)
 
@@ -459,10 +461,10 @@ def _run_group(
 def _commit_group(
     graph: Graph, target: Target, group: tuple[NodeBlock, ...], done: Sequence[BlockResult]
 ) -> None:
-    """Commit the files of a group to the table: all or none, once.
+    """Commit a group's files once, all or none.
 
-    Blocks that another run has committed, in groups of any size, are left out. Two runs that commit to one
-    partition at the same time cannot both succeed: the slower one looks again.
+    Blocks that another run has committed, in groups of any size, are left out. Two runs that commit to
+    one partition at the same time cannot both succeed: the slower one looks again.
     """
     files = [result.file for result in done if result.file is not None]
     partition = target.block_partition(graph, group[0])
@@ -478,7 +480,7 @@ def _commit_group(
 def _leave_out_committed(
     files: Sequence[delta_files.File], there: Sequence[str], partition: Mapping[str, str], blocks: int
 ) -> list[delta_files.File]:
-    """Return the files of blocks that are not in the table."""
+    """Return the files of blocks that the table lacks."""
     present = number_files(there, partition, blocks)
     new = number_files([file.path for file in files], partition, blocks)
     wanted = {path for number, path in new.items() if number not in present}
@@ -488,7 +490,7 @@ def _leave_out_committed(
 def _check_committed(
     graph: Graph, target: Target, group: tuple[NodeBlock, ...], partition: Mapping[str, str]
 ) -> None:
-    """Check that another run has committed the same group, and that its rows were not deleted since."""
+    """Check that another run's group is committed and not deleted."""
     there = list_committed(target.folder, partition, len(graph.blocks))
     if not {block.number for block in group} <= there.keys():
         raise StoreError(

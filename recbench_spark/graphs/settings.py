@@ -1,4 +1,4 @@
-"""Settings of graphs and of embeddings over them; strict and frozen, as those of a benchmark file."""
+"""Describe graphs and embeddings: strict, frozen settings."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ LIST_COLUMNS = {"node": "node", "neighbours": "neighbours", "weights": "weights"
 
 
 class GraphSource(Strict):
-    """The source of a graph's edges, and the options of reading them.
+    """A graph's edges: where they are, how to read them.
 
     `edges` is a file or folder (CSV, Parquet) or a Delta table with one row per edge; messages go from
-    `src` to `dst`, and both ways if `directed` is false. With two `sides` the graph is bipartite: src is of
-    the first side, dst of the second, and messages go both ways. `lists`: one row per node with its
+    `src` to `dst`, and both ways if `directed` is false. With two `sides` the graph is bipartite: src is
+    on the first side, dst on the second, and messages go both ways. `lists`: one row per node with its
     neighbours, as arrays (node, neighbours[, weights]). `columns` maps the standard names to the table's
-    columns. `where` keeps the rows with one value of a text column. `nodes`: tables with an id column, by
-    side, of nodes that belong to the graph even without an edge.
+    columns. `where` keeps the rows with one value in a text column. `nodes`: tables with an id column, by
+    side, for nodes that belong to the graph even without an edge.
     """
 
     edges: str
     format: Literal["csv", "parquet", "delta"] | None = None
-    """Format of the table; None: by the name of the file."""
+    """Table format; None: by the file's name."""
     columns: dict[str, str] = Field(default_factory=dict)
     lists: bool = False
     directed: bool = True
     """Messages go from src to dst alone; false: both ways."""
     sides: Annotated[tuple[Name, ...], Field(min_length=1, max_length=2)] = ("node",)
-    """Names of the sides: one, or two for a bipartite graph."""
+    """Side names: one, or two for a bipartite graph."""
     weighted: bool = False
     """Edges have a column weight."""
     ids: Literal["auto", "numeric", "text"] = "auto"
     """Read ids as numbers or as text; auto looks at the column."""
     where: dict[str, str] = Field(default_factory=dict)
     partitions: dict[str, str] = Field(default_factory=dict)
-    """Values of partition columns of a Delta table that are read."""
+    """Partition values to read from a Delta table."""
     nodes: dict[Name, str] = Field(default_factory=dict)
     node_column: str = "id"
-    """Name of the column of ids in the tables of `nodes`."""
+    """Id column in the tables of `nodes`."""
     duplicates: Literal["keep", "drop"] = "keep"
     """Keep an edge that stands twice as two, or drop the second one."""
     self_loops: Literal["keep", "drop"] = "keep"
@@ -57,7 +57,7 @@ class GraphSource(Strict):
     bad_rows: Literal["error", "drop"] = "error"
     """Rows without an id: stop with an error, or drop them."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Seed of the hashes of ids."""
+    """Seed for hashing ids."""
 
     @model_validator(mode="after")
     def _check_graph_source(self) -> GraphSource:
@@ -86,28 +86,29 @@ class GraphSource(Strict):
         return len(self.sides) == 2
 
     def column(self, standard: str) -> str:
-        """Return the table's name of a standard column."""
+        """Return the table's name for a standard column."""
         return self.columns.get(standard, standard)
 
 
 class Features(Strict):
-    """Features of nodes before the first layer.
+    """Node features before the first layer.
 
-    `path`: a table (id, vector) of the nodes of `side` (bipartite: the second one). Other kinds: `degrees`
-    (the number of neighbours), `constant` (1), or `hashed` (`dims` numbers in [-1, 1) by hash of the id).
+    `path`: a table (id, vector) for the nodes on `side` (bipartite: the second one). `kind`: without a
+    table, `degrees` (the number of neighbours), `constant` (1), or `hashed` (`dims` numbers in [-1, 1) by
+    id hash).
     """
 
     path: str | None = None
     side: Name | None = None
-    """Side of the nodes in the table; bipartite: the second one by default."""
+    """Side whose nodes are in the table; bipartite: the second one by default."""
     id_column: str = "id"
-    """Name of the column of ids."""
+    """Name of the id column."""
     kind: Literal["table", "degrees", "constant", "hashed"] = "degrees"
-    """Source of the features: a table, degrees, a constant, or hashes of ids."""
+    """Source of the features: a table, degrees, a constant, or id hashes."""
     dims: Width = 64
-    """Numbers of a node, for `hashed`."""
+    """Numbers per node, for `hashed`."""
     missing: Literal["error", "zero"] = "error"
-    """Nodes that the table lacks: stop with an error, or use zeros."""
+    """Nodes missing in the table: stop with an error, or use zeros."""
 
     @model_validator(mode="after")
     def _check_feature_path(self) -> Features:
@@ -117,24 +118,24 @@ class Features(Strict):
 
 
 class LayerSettings(Strict):
-    """Settings of one layer (see `graphs.kernels.layers`)."""
+    """One layer's settings (see `graphs.kernels.layers`)."""
 
     form: Literal["convolve", "sage"] = "sage"
-    """Layer of PinSage (convolve) or of GraphSAGE (sage)."""
+    """PinSage's layer (convolve) or GraphSAGE's (sage)."""
     aggregator: Aggregator = "mean"
-    """Function that pools the vectors of the neighbours."""
+    """Function that pools the neighbours' vectors."""
     width: Width = 64
-    """Numbers of a node after the layer."""
+    """Numbers per node after the layer."""
     hidden: Width | None = None
-    """Numbers of a neighbour before it is pooled; None: the width."""
+    """Numbers per neighbour before pooling; None: the width."""
     join: Literal["concat", "add"] = "concat"
-    """Join of a node's own vector and the pooled one: side by side, or their sum."""
+    """Join with a node's own vector: side by side, or their sum."""
     activation: Literal["relu", "none"] = "relu"
     """Function after the layer."""
     normalise: bool = True
     """Scale vectors to length 1 after the layer."""
     neighbours: Annotated[int, Field(ge=1)] = 25
-    """Neighbours that are pooled, at most."""
+    """Most neighbours to pool."""
 
     @model_validator(mode="after")
     def _check_aggregator(self) -> LayerSettings:
@@ -157,47 +158,47 @@ class LayerSettings(Strict):
 
 
 class GraphLayers(Strict):
-    """Settings of the computation over a graph, independent of its edges.
+    """Settings to compute over a graph, whatever its edges.
 
     mode `projected`: a layer pools over a node's neighbours (Ying et al. 2018, section 3.2). `bipartite`:
-    it pools over the neighbours of neighbours, items over boards over items (section 3.4): nodes of the
-    second side are embedded, and those of the first side are pools of them.
+    it pools over neighbours of neighbours, items over boards over items (section 3.4): nodes on the
+    second side are embedded, and those on the first side pool them.
 
     `plan`, `groups` and `batch` change no number and no name.
     """
 
     features: Features = Features()
-    """Features of nodes before the first layer."""
+    """Node features before the first layer."""
     layers: Annotated[tuple[LayerSettings, ...], Field(min_length=1)] = (LayerSettings(), LayerSettings())
     """Layers, the first one first."""
     final: tuple[Width, ...] = ()
-    """Widths of the dense layers at the end."""
+    """Widths of the final dense layers."""
     mode: Literal["projected", "bipartite"] = "projected"
-    """`projected` pools over neighbours; `bipartite` over neighbours of neighbours."""
+    """`projected` pools over neighbours; `bipartite` over their neighbours."""
     weights: str | None = None
-    """File with weights of the layers; None: random ones by `seed`."""
+    """File with the layers' weights; None: random ones by `seed`."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 42
-    """Seed of random weights."""
+    """Seed for random weights."""
     wire: Literal["float16", "float32"] = "float32"
-    """Type of numbers that travel between tasks."""
+    """Number type between tasks."""
     plan: Literal["auto", "G", "R", "S"] = "auto"
     """Plan by which tasks share the work; no number depends on it."""
     blocks: Annotated[int, Field(ge=1, le=65536)] | None = None
-    """Blocks of nodes; None: chosen from the size."""
+    """Node blocks; None: chosen from the size."""
     groups: Annotated[int, Field(ge=1)] | None = None
-    """Groups of blocks that are computed in turn; None: chosen from the size."""
+    """Block groups to compute in turn; None: chosen from the size."""
     batch: Annotated[int, Field(ge=1)] = 4096
-    """Nodes that a task computes together."""
+    """Nodes a task computes together."""
 
     def forms(self) -> tuple[LayerForm, ...]:
         """Return the layers as the kernels take them."""
         return tuple(layer.layer_form() for layer in self.layers)
 
     def check_sides(self, sides: Sequence[str]) -> None:
-        """Check the settings against the sides of a graph.
+        """Check the settings against a graph's sides.
 
         Raises:
-            ValueError: a mode, an aggregator or a side of features that does not fit this graph.
+            ValueError: a mode, an aggregator or a feature side does not fit this graph.
         """
         known, bipartite = ", ".join(sides), self.mode == "bipartite"
         if bipartite and len(sides) < 2:
@@ -212,14 +213,14 @@ class GraphLayers(Strict):
 
 
 class GraphModel(GraphLayers):
-    """Embeddings of all nodes of a graph after some layers, as `recbench embed` computes them."""
+    """A model with its graph, as `recbench embed` embeds it."""
 
     name: Name = "graph"
-    """Name of the embeddings."""
+    """Name for the embeddings."""
     graph: GraphSource
     """Source of the edges."""
     output: Literal["embeddings", "vectors"] = "embeddings"
-    """Table that is written."""
+    """Table to write."""
 
     @model_validator(mode="after")
     def _fill_feature_side(self) -> GraphModel:
@@ -230,7 +231,10 @@ class GraphModel(GraphLayers):
         return self
 
     def key(self, graph_id: str, features_id: str, weights_id: str) -> str:
-        """Return the model's id: a hash of everything that its numbers depend on."""
+        """Return the model's id, a hash.
+
+        It depends on everything that decides the model's numbers.
+        """
         layers = [layer.model_dump() for layer in self.layers]
         features = self.features.model_dump(exclude={"path"})
         words = (self.mode, self.wire, list(self.final), self.seed)
@@ -239,11 +243,11 @@ class GraphModel(GraphLayers):
 
 
 class NeighbourhoodSettings(Strict):
-    """Settings of neighbourhoods by random walks (see `graphs.kernels.walks`).
+    """Settings for neighbourhoods by random walks (see `graphs.kernels.walks`).
 
-    For each node of `side` (bipartite: the second one by default), the `top` nodes that `walks` walks of
-    `hops` hops visit most. `way`: local maps the whole adjacency, join does not; auto chooses by the host's
-    memory. `way` and `blocks` change no number and no name.
+    A node on `side` (bipartite: the second one by default) gets the `top` nodes visited most by `walks`
+    walks with `hops` hops. `way`: local maps the whole adjacency, join does not; auto chooses by the
+    host's memory. `way` and `blocks` change no number and no name.
     """
 
     graph: GraphSource
@@ -253,16 +257,16 @@ class NeighbourhoodSettings(Strict):
     walks: Annotated[int, Field(ge=1, le=1 << 20)] = 200
     """Random walks from each node."""
     hops: Annotated[int, Field(ge=1, le=1 << 10)] = 5
-    """Hops of a walk."""
+    """Hops in a walk."""
     restart: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    """Chance that a walk returns to its start after a hop."""
+    """Chance to return to the start after a hop."""
     top: Annotated[int, Field(ge=1, le=1 << 12)] = 50
-    """Nodes of a neighbourhood."""
+    """Nodes in a neighbourhood."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 42
-    """Seed of the walks."""
+    """Seed for the walks."""
     way: Literal["auto", "local", "join"] = "auto"
     blocks: Annotated[int, Field(ge=1, le=65536)] | None = None
-    """Blocks of nodes; None: chosen from the size."""
+    """Node blocks; None: chosen from the size."""
 
     @model_validator(mode="after")
     def _check_walks(self) -> NeighbourhoodSettings:
@@ -278,13 +282,18 @@ class NeighbourhoodSettings(Strict):
         return self.graph.sides.index(self.side or self.graph.sides[-1])
 
     def key(self, graph_id: str) -> str:
-        """Return the neighbourhoods' id: a hash of everything that their rows depend on."""
+        """Return the neighbourhoods' id, a hash.
+
+        It depends on everything that decides their rows.
+        """
         walks = (self.walks, self.hops, self.restart, self.top, self.seed)
         return digest("neighbourhoods", graph_id, self.place, walks)
 
 
 def load_model(path: str, more: dict[str, Any]) -> GraphModel:
-    """Load a model from a YAML file, with the keys of `more` replaced.
+    """Load a model from a YAML file, with overrides.
+
+    Keys in `more` replace its own.
 
     Raises:
         ConfigError: the file cannot be read, is no YAML, or has an unknown key or a value out of range.
@@ -294,7 +303,10 @@ def load_model(path: str, more: dict[str, Any]) -> GraphModel:
 
 
 def merge_documents(document: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
-    """Return a document with the values of another one in place of its own, key by key."""
+    """Merge a document's values into another one, key by key.
+
+    Values from `more` win.
+    """
     merged = dict(document)
     for key, value in more.items():
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)

@@ -1,4 +1,4 @@
-"""Build the graphs of a warehouse, each once, and find them again."""
+"""Build a warehouse's graphs, each once, and find them again."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ from recbench_spark.storage.seals import (
 from recbench_spark.storage.uris import absolute_place, join_uri
 
 THIRD_COLUMN = "column_2"
-"""Name of the column after src and dst of a CSV file whose first line has no names."""
+"""Column name after src and dst in a CSV file without header."""
 
 
 def files_folder(store: FileTables) -> str:
-    """Return the folder of the files of graphs, a path or a URI.
+    """Return the folder for graph files, path or URI.
 
     Raises:
-        StoreError: the warehouse is a catalog where Spark writes, or on a storage whose objects tasks do
-            not write themselves.
+        StoreError: the warehouse is a catalog where Spark writes, or on a storage where tasks do not
+            write objects themselves.
     """
     if not store.is_file_storage:
         raise StoreError(
@@ -63,12 +63,14 @@ def files_folder(store: FileTables) -> str:
 
 
 def split_source(store: FileTables, split_id: str, **more: Any) -> GraphSource:
-    """Return the training part of a split as a bipartite graph. No held-out row is ever read.
+    """Return a split's training part as a bipartite graph.
+
+    No held-out row is ever read.
 
     Args:
         store: the warehouse.
-        split_id: name of the split.
-        more: further settings of the source.
+        split_id: the split's name.
+        more: further settings for the source.
 
     Raises:
         ConfigError: there is no such split.
@@ -89,12 +91,12 @@ def split_source(store: FileTables, split_id: str, **more: Any) -> GraphSource:
 
 
 def identify_graph(store: FileTables, source: GraphSource) -> tuple[str, str]:
-    """Return the name of a graph and the identity of its edges.
+    """Return a graph's name and the identity of its edges.
 
-    The name is a hash of the inputs. It begins with the name of the split, if there is one.
+    The name is a hash of the inputs. It begins with the split's name, if there is one.
     """
     edges = ",".join(f"{name}={value}" for name, value in sorted(source.partitions.items()))
-    # In the tables of the warehouse a partition is named by a hash of all inputs of its rows.
+    # In the warehouse's tables a partition is named by a hash of all inputs of its rows.
     if not edges or source.edges not in map(store.location, TABLES):
         edges = " of ".join(filter(None, [edges, choose_identity(store)(absolute_place(source.edges))]))
     nodes = {side: choose_identity(store)(path) for side, path in source.nodes.items()}
@@ -107,7 +109,7 @@ def identify_graph(store: FileTables, source: GraphSource) -> tuple[str, str]:
 def prefix_split_id(source: GraphSource, name: str) -> str:
     """Put the name of the graph's split before a name.
 
-    Retention uses the prefix to find all that belongs to a split.
+    Retention uses the prefix to find everything from a split.
     """
     walked = source.partitions.get("neighbourhood_id", "").rpartition("-")[0]
     split_id = source.partitions.get("split_id") or walked
@@ -115,16 +117,21 @@ def prefix_split_id(source: GraphSource, name: str) -> str:
 
 
 def graph_folder(store: FileTables, graph_id: str, blocks: int) -> str:
-    """Return the folder of a graph's files. Each number of blocks has a folder of its own."""
+    """Return the folder for a graph's files.
+
+    Another number of blocks has another folder.
+    """
     return join_uri(files_folder(store), f"{graph_id}-{blocks}")
 
 
 def find_graph(store: FileTables, graph_id: str, blocks: int | None, journal: Journal) -> Graph | None:
-    """Return a complete graph of the warehouse and mark it as used now, or None.
+    """Find a complete graph in the warehouse, or return None.
 
-    With `blocks` None any number of blocks will do, so the number of cores may change between runs. On a
-    folder tasks compare the files with the seal. A damaged graph is removed. On object storage each object
-    is compared when it is fetched.
+    It is marked as used now.
+
+    With `blocks` None any number of blocks will do, so the number of cores may change between runs. In a
+    folder, tasks compare the files with the seal, and a damaged graph is removed. On object storage each
+    object is compared when it is fetched.
     """
     root = files_folder(store)
     wanted = f"{graph_id}-{blocks or ''}"
@@ -165,15 +172,17 @@ def ensure_graph(
     *,
     check: CheckNodes | None = None,
 ) -> Graph:
-    """Return the graph of a source. It is built once, with rows in `graphs`, `graph_nodes` and `checks`.
+    """Return a source's graph, built once.
+
+    Rows are written to `graphs`, `graph_nodes` and `checks`.
 
     Args:
         store: the warehouse.
         source: edges, node tables and their settings.
-        blocks: blocks of each side; None: by the number of edges.
+        blocks: blocks on each side; None: by the number of edges.
         journal: receives the progress.
         nodes: true if `graph_nodes` is written.
-        check: as `build.build_graph`; not called for a graph that is there.
+        check: as in `build.build_graph`; not called for an existing graph.
 
     Raises:
         ConfigError, DataError, SchemaError, StoreError: see `build.build_graph`.
@@ -184,7 +193,7 @@ def ensure_graph(
         journal.say(f"graph {graph_id}: already built")
     else:
         graph = _build_graph(store, source, graph_id, blocks, journal, check=check)
-    # Each is written once for a graph. A killed run may not have written them.
+    # Each is written once per graph. A killed run may not have written them.
     if nodes:
         _append_nodes(store, graph)
     _append_graph(store, source, graph, edges)
@@ -225,7 +234,10 @@ def _publish_graph(
     journal: Journal,
     check: CheckNodes | None,
 ) -> Graph:
-    """Build a graph in a work folder, seal it and publish it, or wait for another run that builds it."""
+    """Build, seal and publish a graph in a work folder.
+
+    If another run builds it, wait for that one.
+    """
     with make_folder(folder, lambda: _read_stored_graph(folder) is not None, journal.say) as work:
         if work is not None:
             work.clear()
@@ -241,9 +253,10 @@ def _publish_graph(
 
 
 def _write_graph_seal(engine: Engine, folder: Path) -> None:
-    """Write the length and digest of each file of a folder to its seal. Each file is read once, by tasks.
+    """Write each file's length and digest to a folder's seal.
 
-    The driver holds a name, a number and a digest for each file; there are a few files for each block.
+    Tasks read each file once. The driver holds a name, a number and a digest for each file; there are a
+    few files for each block.
     """
     names = list_files(folder)
     entries = engine.parallelize(names, len(names)).map(partial(seal_entry, folder=folder)).collect()
@@ -251,9 +264,9 @@ def _write_graph_seal(engine: Engine, folder: Path) -> None:
 
 
 def _find_graph_damage(engine: Engine, folder: str) -> str:
-    """Return the difference between a graph's files and their seal in words, or an empty text.
+    """Describe how a graph's files differ from their seal.
 
-    Graphs of older versions have no seal and are not checked.
+    The text is empty where they agree. Graphs from older versions have no seal and are not checked.
     """
     entries: list[tuple[str, Entry]] = list(read_seal(folder).items())
     if not entries:
@@ -268,7 +281,10 @@ def _find_file_damage(entry: tuple[str, Entry], folder: Path) -> str:
 
 
 def warn_unread_weights(source: GraphSource, rows: RowSource) -> str | None:
-    """Return a warning if the edges seem to have weights that the settings do not use, or None."""
+    """Warn if the edges seem to have unused weights.
+
+    The result is None where they have none.
+    """
     if source.weighted or source.partitions:
         return None
     likely = source.column("weights" if source.lists else "weight")
@@ -300,7 +316,10 @@ def _append_graph(store: FileTables, source: GraphSource, graph: Graph, edges: s
 
 
 def shorten_edges(store: FileTables, edges: str) -> str:
-    """Return the path of a graph's edges as rows show it: a table of the warehouse by its name alone."""
+    """Shorten the path of a graph's edges for rows.
+
+    A table in the warehouse is shown by its name alone.
+    """
     for table in (SPLITS, NEIGHBOURHOODS):
         edges = store.shorten_path(edges, table.name)
     return edges
@@ -311,9 +330,9 @@ FAULT_COUNTS = ("null_ids", "bad_weights", "negative_weights", "nodes_without_fe
 
 
 def write_graph_checks(store: FileTables, name: str, counts: Mapping[str, int], of: str = "") -> None:
-    """Write counts of a graph or a model as rows of `checks`, where run_id is its name.
+    """Write counts of a graph or a model to `checks`.
 
-    The rows are written once for each name, or once for each name and part `of` it.
+    run_id is its name. The rows are written once for each name, or once for each name and part `of` it.
     """
     rows = [
         {

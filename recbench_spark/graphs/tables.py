@@ -1,4 +1,4 @@
-"""Tables of graphs, and of embeddings that are computed over them layer by layer."""
+"""Tables of graphs, and of embeddings computed over them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
-"""Write vectors of a block as Parquet files. They are committed to Delta by groups, each block once.
+"""Write vectors as Parquet by block, committed to Delta.
 
-The name of a file holds the number of its block, so the log of the table tells which blocks of a layer
-exist. A task that is tried again, or a run that is continued, writes the same bits. The footer of a file
-holds a digest of its rows, its model, layer or side, and its block. Whoever reads the rows again compares
-it, so a file that was cut, changed or exchanged for another one is refused by its name.
+Blocks are committed in groups, each block once. A file's name holds its block number, so the table's log
+shows which blocks of a layer exist. A task that is tried again, or a run that is continued, writes the
+same bits. A file's footer holds a digest of its rows, its model, layer or side, and its block. Every
+later reader compares it, so a file that was cut, changed or exchanged for another one is refused by its
+name.
 """
 
 from __future__ import annotations
@@ -45,14 +46,14 @@ def write_vectors(
     blocks: int,
     rows: Iterable[tuple[int, Any]],
 ) -> File:
-    """Write vectors as bytes (`graph_vectors`), some thousand nodes for each row.
+    """Write vectors as bytes, some thousand nodes per row (`graph_vectors`).
 
     Args:
-        folder: folder of the table.
+        folder: the table's folder.
         partition: model_id and layer.
-        block: block of the nodes.
-        blocks: number of blocks of the whole graph; a run that is continued must have as many.
-        rows: dense id of the first node, and vectors (r, d) as they are stored.
+        block: the nodes' block.
+        blocks: blocks in the whole graph; a continued run must have as many.
+        rows: first dense id, and vectors (r, d) as they are stored.
     """
     file, place = make_file_place(folder, partition, f"{PREFIX}{block.number:05d}of{blocks}")
     written, digest = 0, RowsDigest(file)
@@ -68,11 +69,11 @@ def write_vectors(
 
 
 OPTIONS: dict[str, Any] = {"compression": "none", "write_statistics": False, "store_schema": False}
-"""Settings of Parquet files of vectors."""
+"""Parquet settings for vector files."""
 
 
 def _pack_vectors(block: NodeBlock, first: int, vectors: Any) -> pa.RecordBatch:
-    """Return the row of some vectors (r, d) of consecutive nodes."""
+    """Pack vectors (r, d) of consecutive nodes into a row."""
     offsets = pa.py_buffer(np.array([0, vectors.nbytes], np.int32))
     packed = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, pa.py_buffer(vectors)])
     values: list[Any] = [block.number, first, len(vectors), vectors.shape[1], vectors.dtype.name]
@@ -89,15 +90,15 @@ def write_embeddings(
     *,
     rows: Iterable[tuple[int, Any]],
 ) -> File:
-    """Write vectors as arrays with the ids of their nodes (`embeddings`).
+    """Write vectors as arrays with their nodes' ids (`embeddings`).
 
     Args:
-        folder: folder of the table.
+        folder: the table's folder.
         partition: model_id and side.
-        block: block of the nodes.
-        blocks: number of blocks of the whole graph; a run that is continued must have as many.
+        block: the nodes' block.
+        blocks: blocks in the whole graph; a continued run must have as many.
         ids: (rows,) raw ids, by dense id.
-        rows: dense id of the first node, and vectors (r, d) float32.
+        rows: first dense id, and vectors (r, d) float32.
     """
     file, place = make_file_place(folder, partition, f"{PREFIX}{block.number:05d}of{blocks}")
     schema = pa.schema([("id", pa.string()), ("vector", pa.list_(pa.float32())), ("bias", pa.float64())])
@@ -118,11 +119,17 @@ def write_embeddings(
 
 
 DIGEST = "recbench.rows"
-"""Key of the digest in the footer of a file. Files of older versions have none, and are read unchecked."""
+"""Key of the digest in a file's footer.
+
+Files from older versions have none, and are read unchecked.
+"""
 
 
 class RowsDigest:
-    """RowsDigest is the digest of a file's place and rows, whatever batches they are added in."""
+    """A digest over a file's rows and place.
+
+    Any batches with the same rows give the same digest.
+    """
 
     def __init__(self, file: str) -> None:
         *_, model, part, name = file.split("/")
@@ -131,7 +138,10 @@ class RowsDigest:
         self._kind = ""
 
     def add(self, vectors: Any, names: pa.Array | None = None) -> None:
-        """Add the (r, d) vectors of the next nodes, and their (r,) ids where the file holds them."""
+        """Add the (r, d) vectors of the next nodes.
+
+        Their (r,) ids are added where the file holds them.
+        """
         if not self._kind:
             self._kind = f"{vectors.dtype.name} {vectors.shape[1]}"
             self._vectors.update(self._kind.encode())
@@ -143,12 +153,12 @@ class RowsDigest:
 
     @property
     def text(self) -> str:
-        """Return the digest as text."""
+        """The digest as text."""
         return self._vectors.hexdigest() + self._names.hexdigest()
 
 
 def list_committed(folder: str, partition: Mapping[str, str], blocks: int) -> dict[int, str]:
-    """Return the blocks of a partition that are in the table, and the file of each.
+    """Return a partition's blocks in the table, with their files.
 
     Raises:
         StoreError: the partition was written with another number of blocks.
@@ -157,7 +167,7 @@ def list_committed(folder: str, partition: Mapping[str, str], blocks: int) -> di
 
 
 def number_files(paths: Iterable[str], partition: Mapping[str, str], blocks: int) -> dict[int, str]:
-    """Return the files of blocks by number of the block; errors as `list_committed`."""
+    """Number block files by block; errors as in `list_committed`."""
     files = {}
     for file in sorted(paths):
         name = file.rsplit("/", 1)[1]
@@ -173,7 +183,9 @@ def number_files(paths: Iterable[str], partition: Mapping[str, str], blocks: int
 
 
 def read_vectors(file: str, block: NodeBlock) -> Iterator[tuple[int, Any]]:
-    """Yield dense ids of first nodes and their vectors, as written by this module.
+    """Yield vectors, each batch with its first dense id.
+
+    The file was written by this module.
 
     Raises:
         StoreError: the file is missing, or its bytes are not those that were written. It is raised at the
@@ -195,7 +207,10 @@ def read_vectors(file: str, block: NodeBlock) -> Iterator[tuple[int, Any]]:
 
 
 REPAIR = "restore this file from a copy, or compute the model in another warehouse"
-"""Advice for a committed file that is damaged: the log of its table goes on naming it."""
+"""Advice for a damaged committed file.
+
+The table's log goes on naming the file.
+"""
 
 
 def _read_batches(table: pq.ParquetFile, first: int, digest: RowsDigest) -> Iterator[tuple[int, Any]]:
@@ -214,14 +229,17 @@ def _read_batches(table: pq.ParquetFile, first: int, digest: RowsDigest) -> Iter
 
 
 def check_file(stored: tuple[NodeBlock, str]) -> None:
-    """Read the file of a block, and refuse it where it is damaged; errors as `read_vectors`."""
+    """Read a block's file, and refuse it if damaged.
+
+    Errors are those of `read_vectors`.
+    """
     block, file = stored
     if sum(len(vectors) for _, vectors in read_vectors(file, block)) != block.rows:
         raise StoreError(f"{file} holds more or fewer vectors than its block has nodes", REPAIR)
 
 
 def group_blocks(blocks: Sequence[NodeBlock], size: int) -> list[tuple[NodeBlock, ...]]:
-    """Split blocks into groups of one side each, which are committed together."""
+    """Split blocks into commit groups, each on one side."""
     groups: list[list[NodeBlock]] = []
     for block in blocks:
         if not groups or len(groups[-1]) >= size or groups[-1][-1].side != block.side:

@@ -168,8 +168,8 @@ def find_old_folders(root: str, top: str, dashes: int, rule: RetentionRule) -> d
 def find_old_fits(root: str, rule: RetentionRule) -> tuple[str, ...]:
     """Return fit, log and bundle folders no kept night needs.
 
-    Files from a night's fits are removed with its split. Files from `recbench benchmark`, `recbench tune` and
-    bundles are removed if nothing has written to them since the first kept night. Rows in `fits` and
+    Files from a night's fits are removed with its split. Files from `recbench benchmark`, `recbench tune`
+    and bundles are removed if nothing has written to them since the first kept night. Rows in `fits` and
     `trials` stay.
     """
     return tuple(find_old_folders(root, FIT_FILES, 1, rule))

@@ -1,1 +1,4 @@
-"""Steps of a night. Each step reads tables and writes tables, so that it can run again alone."""
+"""Steps of a night.
+
+Each step reads and writes tables, so it can run again alone.
+"""

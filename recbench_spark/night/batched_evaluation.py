@@ -1,7 +1,9 @@
-"""Evaluate a group of models on the held-out parts in one pass, with one commit for each table.
+"""Evaluate a group of models in one pass.
 
-Tasks write the files of rankings and of values of users; in a catalog where Spark writes, Spark appends
-them.
+The pass covers all held-out parts.
+
+Each table gets one commit. Tasks write the files for rankings and user values; in a catalog where Spark
+writes, Spark appends them.
 """
 
 from __future__ import annotations
@@ -34,26 +36,34 @@ from recbench_spark.storage.file_tables import FileTables, TaskFiles
 from recbench_spark.storage.objects import measure_files
 
 MODELS_AT_ONCE_SETTING = "spark.recbench.models_at_once"
-"""Spark setting: the largest number of models in one pass. 0: as 1, each model by itself."""
+"""Spark setting: most models in one pass.
+
+0 means the same as 1: each model by itself.
+"""
 
 Folders = tuple[str, str]
-"""Folders in which tasks write the files of `rankings` and `user_metrics`."""
+"""Folders for the files of `rankings` and `user_metrics`.
+
+Tasks write there.
+"""
 
 MAX_MODELS = 64
 MAX_ITEM_BYTES = 16 << 30
-"""Largest number of models in one pass, and largest size of their item files in bytes: each host keeps
-all of these files on its disk. A worker maps four of them at a time and reads one."""
+"""Most models in one pass, and most bytes in their item files.
+
+Each host keeps all these files on its disk. A worker maps four at a time and reads one.
+"""
 
 
 @dataclass(frozen=True)
 class RankableModel:
-    """A model that is ready to be ranked.
+    """A model ready to be ranked.
 
     Attributes:
-        run_id: id of its run.
+        run_id: its run's id.
         model: its settings.
-        ranked: input of the ranking.
-        checks: what its inputs left out.
+        ranked: input for the ranking.
+        checks: checks on rows its inputs left out.
         bytes: size of its item files.
     """
 
@@ -66,7 +76,7 @@ class RankableModel:
 
 @dataclass(frozen=True)
 class EvaluationOutcome:
-    """Checks and seconds of one model of a group, or the error it failed with."""
+    """A model's checks and seconds, or its error."""
 
     checks: list[Check]
     seconds: float
@@ -74,7 +84,10 @@ class EvaluationOutcome:
 
 
 def read_models_per_pass(night: BenchmarkNight) -> int:
-    """Return how many models one pass may have on this night; 0: none, since they predict ratings."""
+    """Return how many models one pass may have this night.
+
+    The result is 0 where models predict ratings.
+    """
     spark = night.store.spark
     text = str((spark and read_setting(spark, MODELS_AT_ONCE_SETTING)) or MAX_MODELS)
     if not text.isdecimal():
@@ -94,7 +107,10 @@ def open_model(night: BenchmarkNight, model: ModelConfig, run_id: str) -> Rankab
 
 
 def _item_bytes(ranked: RankingInput) -> int:
-    """Return the bytes of the files that workers map; 0 for files that this process cannot see."""
+    """Count the file bytes workers map for a model.
+
+    The result is 0 for files this process cannot see.
+    """
     rows = None if isinstance(ranked, GivenRows) else getattr(ranked.source, "rows", None)
     with suppress(OSError):
         return sum(size or 0 for size in measure_files(rows.files)) if rows else 0
@@ -102,7 +118,10 @@ def _item_bytes(ranked: RankingInput) -> int:
 
 
 def group_models(models: Sequence[RankableModel], most: int) -> Iterator[list[RankableModel]]:
-    """Yield the models in order, in groups that are limited in their models and in bytes of item files."""
+    """Yield models in order, in groups.
+
+    Groups are limited by the number of models, and by the bytes of their item files.
+    """
     group: list[RankableModel] = []
     for candidate in models:
         full = len(group) == most or sum(other.bytes for other in group) + candidate.bytes > MAX_ITEM_BYTES
@@ -116,7 +135,7 @@ def group_models(models: Sequence[RankableModel], most: int) -> Iterator[list[Ra
 
 @dataclass(frozen=True)
 class PassResult:
-    """Result of a model in a pass and its share of the seconds, or the error it failed with."""
+    """A model's result and seconds in a pass, or error."""
 
     result: BatchedResult | None
     seconds: float
@@ -125,13 +144,13 @@ class PassResult:
 
 @dataclass(frozen=True)
 class RankedGroup:
-    """Models of a group after the pass that ranks them.
+    """A group after the pass that ranks its models.
 
     Attributes:
         group: the models.
         wanted: what the night measures.
-        passes: the result of each model, or the error it failed with.
-        folders: folders in which tasks wrote files.
+        passes: each model's result, or the error that ended it.
+        folders: folders where tasks wrote files.
     """
 
     group: Sequence[RankableModel]
@@ -141,12 +160,15 @@ class RankedGroup:
 
     @property
     def ranked(self) -> list[tuple[RankableModel, BatchedResult]]:
-        """The models that did not fail, with their results."""
+        """Models that did not fail, with their results."""
         pairs = zip(self.group, self.passes, strict=True)
         return [(ready, passed.result) for ready, passed in pairs if passed.result]
 
     def list_files(self) -> list[Addition]:
-        """Return the files of rankings and of values of users, each table under the name of the group."""
+        """Return the files with rankings and user values.
+
+        Each table gets them under the group's name.
+        """
         name = digest([ready.run_id for ready in self.group], length=32)
         rankings = [file for _, result in self.ranked for file in result.rankings]
         values = [file for _, result in self.ranked for file in result.values]
@@ -159,12 +181,14 @@ class RankedGroup:
 
 
 def rank_group(night: BenchmarkNight, group: Sequence[RankableModel], journal: Journal) -> RankedGroup:
-    """Rank a group of models in one pass; tasks write the files of rankings and of values of users.
+    """Rank a group of models in one pass.
+
+    Tasks write the files with rankings and user values.
 
     Args:
         night: the night; drawn candidates are stored already (`candidates.list_missing_draws`).
         group: the models.
-        journal: journal of the job.
+        journal: the job's journal.
     """
     names = ", ".join(ready.model.name for ready in group)
     parts = ", ".join(night.benchmark.evaluation.parts)
@@ -182,7 +206,7 @@ def rank_group(night: BenchmarkNight, group: Sequence[RankableModel], journal: J
 def measure_group(
     night: BenchmarkNight, ranked: RankedGroup, journal: Journal
 ) -> tuple[dict[str, EvaluationOutcome], list[Addition]]:
-    """Return an outcome for each run id of a ranked group, and the rows of runs that did not fail."""
+    """Return each run's outcome, and rows of runs that succeeded."""
     names, failed = ", ".join(ready.model.name for ready in ranked.group), dict[str, Exception]()
     runs = [ready.run_id for ready in ranked.group]
     with journal.stage("metrics", f"measure {names}", run_ids=runs) as counts:
@@ -209,7 +233,9 @@ def _pass_with_retry(
     journal: Journal,
     folders: Folders,
 ) -> list[PassResult]:
-    """Run one pass for all models; a model that fails in it is tried once more by itself.
+    """Run one pass for all models, with a retry.
+
+    A model that fails in it is tried once more by itself.
 
     Where the whole pass dies, every model is tried by itself.
     """
@@ -257,12 +283,15 @@ def _run_pass(
 
 
 def needs_candidates(group: Sequence[RankableModel]) -> bool:
-    """Return whether a model is ranked among candidates that it does not bring itself."""
+    """Tell whether a model must be given candidates."""
     return any(not make_adapter(ready.model).brings_candidates for ready in group)
 
 
 def ends_night(error: BaseException, store: FileTables) -> bool:
-    """Return whether no other model can be evaluated either, or Spark makes the night."""
+    """Tell whether no other model can be evaluated here.
+
+    This is so after a cancelled job or a dead Java, and where Spark must run the night.
+    """
     falls_back = store.spark is None and isinstance(error, FallbackToSpark)
     return is_cancelled(error) or is_java_gone(error) or falls_back
 
@@ -274,7 +303,10 @@ def _as_error(message: str | None) -> Exception | None:
 def _collect_run_rows(
     night: BenchmarkNight, ranked: RankedGroup, failed: dict[str, Exception]
 ) -> Iterator[tuple[str, RunRows]]:
-    """Yield the run id and rows of each ranked model; an error is noted for its run alone."""
+    """Yield run id and rows of each ranked model.
+
+    An error is noted for its run alone.
+    """
     for ready, result in ranked.ranked:
         run = ready.run_id, ready.model
         try:

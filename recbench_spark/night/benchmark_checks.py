@@ -1,4 +1,7 @@
-"""Checks of a benchmark file before Spark starts: measures, parts, slices, models, gates."""
+"""Check a benchmark file before Spark starts.
+
+Checked are measures, parts, slices, models and gates.
+"""
 
 from __future__ import annotations
 
@@ -23,16 +26,19 @@ from recbench_spark.ranking.request import USER_CANDIDATES, refuse_hashed_ties
 from recbench_spark.retrieval.faiss_indexes import load_faiss
 
 TIE_AXES = {"ties": "id", "ndcg_ties": "same", "ap_ties": "same"}
-"""Axes of ties, each with the one value that needs no items beyond the end of a list."""
+"""Axes for ties, each with its value for cut lists.
+
+Only this value needs no items beyond the end of a list.
+"""
 
 
 def list_model_facts(benchmark: Benchmark) -> set[str]:
-    """Return the facts that models of the benchmark report of themselves."""
+    """List the facts models report about themselves."""
     return {fact for model in benchmark.models for fact in model.facts}
 
 
 def check_benchmark(benchmark: Benchmark) -> None:
-    """Check all settings that can be checked before Spark starts.
+    """Check all settings that need no Spark.
 
     Raises:
         ConfigError: an unknown metric, axis or preset; a setting that needs another one.
@@ -72,11 +78,13 @@ def check_benchmark(benchmark: Benchmark) -> None:
 
 
 def check_retrieval(models: Sequence[ModelConfig], definition: Definition) -> None:
-    """Check, before Spark starts, that lists through indexes can be measured.
+    """Check that lists through indexes can be measured.
+
+    This needs no Spark.
 
     Raises:
         ConfigError: candidates are drawn or given for each user, or ties are not decided by id.
-        MissingError: a kind of index needs faiss, and it is not installed.
+        MissingError: an index needs faiss, and it is not installed.
     """
     retrieved = [model for model in models if isinstance(model, RetrievedModel)]
     if retrieved and definition.candidates in USER_CANDIDATES:
@@ -103,13 +111,16 @@ def _check_ties(benchmark: Benchmark, definition: Definition) -> None:
 
 
 def check_night(benchmark: Benchmark) -> None:
-    """Check a night before Spark starts; errors as `check_benchmark` and `check_ranking`."""
+    """Check a night before Spark starts.
+
+    Errors are those of `check_benchmark` and `check_ranking`.
+    """
     check_benchmark(benchmark)
     check_ranking(benchmark)
 
 
 def check_ranking(benchmark: Benchmark) -> None:
-    """Check that all models of a night rank items, unless it predicts ratings.
+    """Check that all models rank items in a ranking night.
 
     Raises:
         ConfigError: a model ranks nothing.
@@ -121,14 +132,18 @@ def check_ranking(benchmark: Benchmark) -> None:
 
 
 def _check_parts(benchmark: Benchmark) -> None:
-    """Refuse a part that neither the split nor the log can have. Raises ConfigError."""
+    """Refuse a part that neither split nor log can have.
+
+    Raises:
+        ConfigError: there is one.
+    """
     dataset, split = benchmark.dataset, benchmark.split
     for part in benchmark.evaluation.parts:
         if part not in (known := list_held_out_parts(split)):
             raise ConfigError(
                 f"evaluation.parts: the split does not hold out '{part}'", nearest(part, known)
             )
-    if not dataset.is_table:  # the log of a table may name the parts of its rows
+    if not dataset.is_table:  # a table's log may name its rows' parts
         require_parts(benchmark, READER_PARTS.get(dataset.reader, ()))
 
 
@@ -136,19 +151,21 @@ READER_PARTS = {
     "world": ("open_loop",),
     **dict.fromkeys(("netflix", "coat", "yahoo_r3", "lightgcn", "ncf"), HELD_OUT_PARTS),
 }
-"""Readers whose logs name the parts of some rows, and the held-out parts that these can be."""
+"""Readers whose logs may name held-out parts, with these parts."""
 
 
 def require_parts(benchmark: Benchmark, of_log: Sequence[str]) -> None:
-    """Check that the split or the log has rows of each part that is evaluated.
+    """Check that every evaluated part has rows somewhere.
+
+    They come from the split or the log.
 
     Args:
         benchmark: the file.
-        of_log: held-out parts that the log itself may name.
+        of_log: held-out parts the log itself may name.
 
     Raises:
-        ConfigError: a part has no rows, whatever the log holds; or a model is to be shown the part valid of
-            the users that are tested, and there is none.
+        ConfigError: a part has no rows, whatever the log holds; or a model is to see the tested users'
+            part valid, and there is none.
     """
     split = benchmark.split
     made = (*list_made_parts(split), *(list_held_out_parts(split) if split.holdout == "given" else ()))
@@ -165,7 +182,10 @@ def require_parts(benchmark: Benchmark, of_log: Sequence[str]) -> None:
 
 
 def _check_gates(benchmark: Benchmark) -> None:
-    """Refuse a gate on drift without a model that reports drift: a split has no drift."""
+    """Refuse a gate on drift where no model reports drift.
+
+    A split has no drift.
+    """
     known = list_model_facts(benchmark)
     for gate in benchmark.gates:
         if gate.fact.startswith("drift") and gate.fact not in known:

@@ -1,4 +1,7 @@
-"""Candidates that a user's items are ranked among: given in a table, or drawn by hash and stored."""
+"""The candidates to rank for each user, given or drawn.
+
+They are given in a table, or drawn by hash and stored.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ COLUMNS = tuple(name for name in CANDIDATES.names if name != "split_id")
 
 
 def select_candidates(night: BenchmarkNight) -> Candidates | None:
-    """Return the candidates that the definition names for each user; None for all items.
+    """Return the candidates for each user; None for all items.
 
     Drawn ones are stored: `list_missing_draws` comes first.
     """
@@ -39,7 +42,10 @@ def select_candidates(night: BenchmarkNight) -> Candidates | None:
 
 
 def list_missing_draws(night: BenchmarkNight) -> list[Addition]:
-    """Draw the candidates that this split lacks; tasks write their files now."""
+    """Draw the candidates this split lacks.
+
+    Tasks write their files now.
+    """
     if night.definition.candidates not in SAMPLED:
         return []
     name = _describe_draw(night)

@@ -1,4 +1,4 @@
-"""Explain why the numbers of each model moved since its previous night."""
+"""Explain why each model's numbers moved since its previous night."""
 
 from __future__ import annotations
 
@@ -28,11 +28,14 @@ from recbench_spark.storage.commits import Addition
 from recbench_spark.storage.file_tables import FileTables
 
 USER_SLICES = ("cold_user", "users")
-"""Slices in which all truth items of a user carry one label."""
+"""Slices where all truth items of a user carry one label."""
 
 
 def explain_changes(night: BenchmarkNight, journal: Journal) -> list[Addition]:
-    """Return rows of `changes` if the file compares nights; the same runs are explained once."""
+    """Return rows of `changes`, if the file compares nights.
+
+    The same runs are explained once.
+    """
     settings = night.benchmark.comparisons
     plan = make_plan(night, settings) if settings else None
     if plan is None:
@@ -61,7 +64,10 @@ def _explain(store: FileTables, plan: ChangePlan) -> pa.Table:
 
 
 def add_code_changes(store: FileTables, plan: ChangePlan, rows: pa.Table) -> pa.Table:
-    """Add `code_change` and `code_alone`; both are NULL where the two nights ran the same code."""
+    """Add `code_change` and `code_alone` to the rows.
+
+    Both are NULL where the two nights ran the same code.
+    """
     owners: dict[str, set[str]] = {}
     for number in plan.numbers:
         owners.setdefault(number.run_id, set()).add(number.owner)
@@ -84,7 +90,10 @@ def add_code_changes(store: FileTables, plan: ChangePlan, rows: pa.Table) -> pa.
 
 
 def make_plan(night: BenchmarkNight, settings: Comparisons) -> ChangePlan | None:
-    """Pair each model of this night with its previous night; None where no model has one."""
+    """Pair each model with its previous night.
+
+    The result is None where no model has one.
+    """
     visible = list_runs(night)
     runs = visible.runs
     before = [(find_previous_run(run, runs, None), run) for run in select_tonight_runs(night, runs)]

@@ -1,4 +1,7 @@
-"""Revisions of the code that produced a number, and the comparison of two runs in all other inputs."""
+"""Record code revisions, and compare two runs' other inputs.
+
+Revisions tell which code produced a number.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +21,23 @@ from recbench_spark.schemas import RUNS
 from recbench_spark.storage.file_tables import FileTables
 
 STANDALONE = ("ids", "rankings", "metrics", "sampled", "values", "pairs", "exposure")
-"""Parts of the code that evaluations without a night can use."""
+"""Code parts for evaluations without a night."""
 
 
 def split_revisions(dataset: Dataset) -> dict[str, int]:
-    """Return the revisions of the code behind a split, its propensities and its drawn candidates."""
+    """Return the code revisions behind a split.
+
+    They cover its propensities and drawn candidates too.
+    """
     reader = "worlds" if dataset.reader == "world" else dataset.reader
     return revisions.select_revisions("splits", "ids", "candidates", "propensities", reader)
 
 
 def run_revisions(benchmark: Benchmark, definition: Definition, model: ModelConfig) -> dict[str, int]:
-    """Return the revisions of the code behind a run's numbers: its split, its model and its metrics."""
+    """Return the code revisions behind a run's numbers.
+
+    They cover its split, its model and its metrics.
+    """
     evaluation = benchmark.evaluation
     names = [model.kind, *model.revised, "rankings", "metrics"]
     names += ["sampled"] if definition.candidates == "uniform" and evaluation.draw.estimators else []
@@ -42,18 +51,18 @@ def run_revisions(benchmark: Benchmark, definition: Definition, model: ModelConf
 
 
 def format_revisions(revisions_by_name: dict[str, int]) -> str:
-    """Return the text for `runs.revisions`; equal revisions give equal text."""
+    """Format revisions for `runs.revisions`: equal ones give equal text."""
     return json.dumps(revisions_by_name, sort_keys=True)
 
 
 @dataclass(frozen=True)
 class CodeChange:
-    """Difference in code between two nights of a model.
+    """The difference in code between a model's two nights.
 
     Attributes:
         words: versions and revisions that differ.
-        alone: True if log, settings and other inputs were the same, so that only the code changed.
-            None: unknown, because older code identified inputs in another way.
+        alone: True if log, settings and other inputs were the same, so only the code changed. None:
+            unknown, because older code identified inputs in another way.
     """
 
     words: str
@@ -61,9 +70,9 @@ class CodeChange:
 
 
 def code_changes(store: FileTables, pairs: Iterable[tuple[str, str]]) -> dict[tuple[str, str], CodeChange]:
-    """Map (run before, run now) to the change of the code; pairs with equal revisions are left out.
+    """Map (run before, run now) to its code change.
 
-    The driver holds one row of `runs` for each run.
+    Pairs with equal revisions are left out. The driver holds one row of `runs` for each run.
     """
     run_pairs = list(pairs)
     ids = sorted({run_id for pair in run_pairs for run_id in pair})
@@ -85,7 +94,7 @@ def _compare_code(before: SimpleNamespace, after: SimpleNamespace) -> CodeChange
 
 
 def _parse_json(text: str | None) -> dict[str, Any]:
-    """Parse JSON; NULL stands in rows that are older than revisions."""
+    """Parse JSON; rows older than revisions have NULL."""
     return json.loads(text) if text else {}
 
 
@@ -97,13 +106,13 @@ def _compare_inputs(before: SimpleNamespace, after: SimpleNamespace) -> bool | N
 
 
 def have_same_inputs(before: Mapping[str, str], after: Mapping[str, str]) -> bool | None:
-    """Return whether two runs read the same inputs; None where their identities cannot be compared.
+    """Tell whether two runs read the same inputs.
 
-    Older code identified a table by its version, and files by size and time. Such an identity does not
-    describe the content.
+    The result is None where their identities cannot be compared: older code identified a table by its
+    version, and files by size and time. Such an identity does not describe the content.
 
     Args:
-        before, after: identities of inputs, by kind of input.
+        before, after: input identities, by kind of input.
     """
     if before.keys() != after.keys():
         return False
@@ -114,7 +123,7 @@ def have_same_inputs(before: Mapping[str, str], after: Mapping[str, str]) -> boo
 
 
 def _parse_settings(text: str | None) -> Benchmark | None:
-    """Parse the settings of a run; one that older code did not have gets its default."""
+    """Parse a run's settings; a newer setting gets its default."""
     document = _parse_json(text)
     if not document:
         return None

@@ -1,4 +1,7 @@
-"""Compare the runs of a night with each other, with the previous night and with a pinned night."""
+"""Compare a night's runs with each other and earlier nights.
+
+These are the previous one and a pinned one.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +40,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ComparedNight:
-    """The comparison of a night.
+    """A night's comparison, where it has one.
 
     Attributes:
-        comparison_id: of its rows in `comparisons`; None where nothing was compared.
+        comparison_id: id of its rows in `comparisons`; None where nothing was compared.
         additions: these rows; empty where the table has them.
     """
 
@@ -49,9 +52,9 @@ class ComparedNight:
 
 
 def compare_night(night: BenchmarkNight, journal: Journal) -> ComparedNight:
-    """Compare the runs of a night if the benchmark file asks for it.
+    """Compare a night's runs, if the file asks for it.
 
-    A comparison of the same runs with the same settings is not repeated.
+    The same runs with the same settings are compared once.
     """
     comparisons = night.benchmark.comparisons
     if comparisons is None and not night.benchmark.regressions:
@@ -83,7 +86,7 @@ def _comparison_settings(night: BenchmarkNight) -> list[object]:
 
 
 def _comparison_rows(night: BenchmarkNight, plan: ComparisonPlan, name: str) -> pa.Table:
-    """Compare the runs and add the columns that identify the comparison."""
+    """Compare the runs, and add columns that identify the comparison."""
     run_ids = list_owners(plan.runs, plan.numbers)
     user_metrics, tasks = open_runs(night.store, USER_METRICS, run_ids)
     rows = compare(user_metrics, plan, sum_looks(list_earlier_looks(night, plan)), tasks)
@@ -99,18 +102,18 @@ def _comparison_rows(night: BenchmarkNight, plan: ComparisonPlan, name: str) -> 
 
 
 def list_owners(runs: Iterable[ComparedRun], numbers: Iterable[CountedNumber]) -> list[str]:
-    """Return the ids of some runs, and of those that own their numbers."""
+    """Return the ids of runs and of their numbers' owners."""
     return sorted({run.run_id for run in runs} | {number.owner for number in numbers})
 
 
 def open_runs(store: FileTables, table: Table, run_ids: Sequence[str]) -> tuple[Rows, int]:
-    """Return the rows of some runs, and the number of tasks of a shuffle of them."""
+    """Return runs' rows, and the tasks for their shuffle."""
     n = sum(map_together(store.root, partial(store.count_rows, table, "run_id"), run_ids))
     return store.open_rows(table, "run_id", run_ids), store.engine.count_tasks(n)
 
 
 def add_facts(rows: pa.Table, facts: Mapping[str, Any], table: Table) -> pa.Table:
-    """Return rows of a table with columns of one value."""
+    """Add one-value columns to a table's rows."""
     columns = dict(zip(rows.column_names, rows.columns, strict=True))
     for name, value in facts.items():
         kind = table.arrow_schema.field(name).type
@@ -122,7 +125,10 @@ def add_facts(rows: pa.Table, facts: Mapping[str, Any], table: Table) -> pa.Tabl
 
 
 def make_plan(night: BenchmarkNight, comparisons: Comparisons) -> ComparisonPlan | None:
-    """Plan the comparisons of this night; None where there are no two runs to compare."""
+    """Plan this night's comparisons.
+
+    The result is None where there are no two runs to compare.
+    """
     visible = list_runs(night)
     runs = visible.runs
     tonight = select_tonight_runs(night, runs)
@@ -158,11 +164,11 @@ def make_plan(night: BenchmarkNight, comparisons: Comparisons) -> ComparisonPlan
 
 @dataclass(frozen=True)
 class VisibleRuns:
-    """Runs whose numbers count.
+    """The runs whose numbers count.
 
     Attributes:
         runs: one run of each model and night.
-        beside: a run of `runs` -> all runs of its model, night and split that have numbers of tonight's
+        beside: a run in `runs` -> all runs of its model, night and split that have numbers of tonight's
             file; only where there are several.
     """
 
@@ -171,18 +177,18 @@ class VisibleRuns:
 
 
 def visible_runs(night: BenchmarkNight) -> list[ComparedRun]:
-    """Return a run of each model and night, as `list_runs` chooses it."""
+    """Return one run per model and night (see `list_runs`)."""
     return list_runs(night).runs
 
 
 def list_runs(night: BenchmarkNight) -> VisibleRuns:
-    """Return a run of each model and night of this suite and dataset, until tonight's on this split.
+    """Choose one run per model and night, until tonight's.
 
-    Only runs whose numbers count (the view `current_metrics`) are taken. For each model and night this is
-    the run with most of the metrics of tonight's file under tonight's definition, and the newest of equal
-    ones. A later run with other metrics or another definition hides nothing: numbers that another run of
-    the same split has are taken from that run (`list_counted_numbers`). The driver holds one row for each
-    run of the suite.
+    Only runs on this suite and dataset whose numbers count (the view `current_metrics`) are taken;
+    tonight's must be on this split. For each model and night this is the run with most metrics of
+    tonight's file under tonight's definition; among equal ones, the newest. A later run with other
+    metrics or another definition hides nothing: numbers of another run on the same split are taken from
+    that run (`list_counted_numbers`). The driver holds one row for each run in the suite.
     """
     unmeasured_kinds = [None, *(kind for kind, model in MODELS.items() if not model.measured)]
     filters = [("suite", "=", night.benchmark.name), ("status", "=", "succeeded")]
@@ -190,7 +196,7 @@ def list_runs(night: BenchmarkNight) -> VisibleRuns:
     number_counts = count_matching_numbers(night)
     candidates: dict[tuple[str, date], list[tuple[int, str, str]]] = {}
     for row in sort_by_age(night.store.rows(RUNS, filters, names)):
-        # Runs of tonight must be of this split; others of the same night are by older code or settings.
+        # Tonight's runs must be on this split; others on the same night come from older code or settings.
         tonight = row["logical_date"] == night.logical_date and row["split_id"] == night.split_id
         in_time = tonight or row["logical_date"] < night.logical_date
         same_dataset = row["dataset"] == night.benchmark.dataset.name
@@ -223,10 +229,10 @@ def list_runs(night: BenchmarkNight) -> VisibleRuns:
 def list_counted_numbers(
     night: BenchmarkNight, visible: VisibleRuns, runs: Iterable[ComparedRun]
 ) -> tuple[CountedNumber, ...]:
-    """Return the numbers of tonight's file that count, for models and nights that have several runs.
+    """List the numbers that count, for models with several runs.
 
-    Nothing is read where every model and night has one run. Otherwise the driver holds one row for each
-    number of these runs.
+    Only numbers of tonight's file are listed. Nothing is read where every model and night has one run.
+    Otherwise the driver holds one row for each number of these runs.
     """
     owners = {run_id: run.run_id for run in runs for run_id in visible.beside.get(run.run_id, ())}
     if not owners:
@@ -247,7 +253,7 @@ def list_counted_numbers(
 
 
 def _file_condition(night: BenchmarkNight) -> str:
-    """Return the SQL condition for numbers that tonight's file measures too."""
+    """Return the SQL condition for numbers in tonight's file."""
     evaluation = night.benchmark.evaluation
     defined = [
         f"({list_texts([m, describe_metric(evaluation, night.definition, m)])})"
@@ -258,7 +264,10 @@ def _file_condition(night: BenchmarkNight) -> str:
 
 
 def count_matching_numbers(night: BenchmarkNight) -> dict[str, int]:
-    """Count, for each run of the suite whose numbers count, those that tonight's file measures too."""
+    """Count each run's numbers that tonight's file has too.
+
+    The runs are the suite's, and their numbers count.
+    """
     rows = make_query_runner(night.store)(
         f"SELECT run_id, COUNT(CASE WHEN {_file_condition(night)} THEN 1 END) AS n "
         f"FROM current_metrics WHERE suite = {list_texts([night.benchmark.name])} "
@@ -268,7 +277,7 @@ def count_matching_numbers(night: BenchmarkNight) -> dict[str, int]:
 
 
 def select_tonight_runs(night: BenchmarkNight, runs: Iterable[ComparedRun]) -> list[ComparedRun]:
-    """Return the runs of this night, sorted by model."""
+    """Return this night's runs, sorted by model."""
     return sorted(
         (run for run in runs if run.logical_date == night.logical_date), key=lambda run: run.model
     )
@@ -277,7 +286,10 @@ def select_tonight_runs(night: BenchmarkNight, runs: Iterable[ComparedRun]) -> l
 def find_previous_run(
     run: ComparedRun, runs: Iterable[ComparedRun], day: date | None
 ) -> ComparedRun | None:
-    """Return the model's run of the night `day`, or of its last earlier night."""
+    """Return the model's run of the night `day`.
+
+    Without `day` it is the last earlier night's.
+    """
     earlier = [r for r in runs if r.model == run.model and r.logical_date < run.logical_date]
     matching = [r for r in earlier if day is None or r.logical_date == day]
     return max(matching, key=lambda r: r.logical_date, default=None)
@@ -289,12 +301,12 @@ def choose_baselines(
     named: str | None,
     numbers: Sequence[CountedNumber] = (),
 ) -> dict[tuple[str, str, int | None], int]:
-    """Return the place of the baseline model for each (part, metric, k).
+    """Return the baseline model's place by (part, metric, k).
 
     Args:
         night: the night.
         tonight: a run of each model.
-        named: the baseline that the benchmark file names; None: the best model.
+        named: the baseline named in the benchmark file; None: the best model.
         numbers: those of `list_counted_numbers`.
     """
     places = {run.run_id: place for place, run in enumerate(tonight)}
@@ -318,14 +330,14 @@ def choose_baselines(
 
 
 def list_metrics_beyond_one(metrics: Iterable[str], definition: Definition) -> list[str]:
-    """Return the metrics whose values can exceed 1, or lie below -1."""
+    """List the metrics whose values can leave [-1, 1]."""
     beyond = ["hit"] if definition.hit == "count" else []
     beyond += ["ndcg", MANDCG] if definition.negative_grades == "signed" else []
     return [m for m in metrics if m in (*PER_USER, *beyond)]
 
 
 def find_night_scales(night: BenchmarkNight, metrics: Iterable[str]) -> dict[str, float]:
-    """Return `ComparisonPlan.scales`, from all runs of the warehouse."""
+    """Return `ComparisonPlan.scales`, from all runs in the warehouse."""
     beyond = list_metrics_beyond_one(metrics, night.definition)
     if not beyond or not night.store.exists(USER_METRICS.name):
         return {}
@@ -334,12 +346,12 @@ def find_night_scales(night: BenchmarkNight, metrics: Iterable[str]) -> dict[str
 
 
 def list_earlier_looks(night: BenchmarkNight, plan: ComparisonPlan) -> Iterator[dict[str, Any]]:
-    """Yield the last comparison of every pair on each earlier split of this suite: one look each.
+    """Yield every pair's last comparison on each earlier split.
 
-    A night on the same split uses the same users and items, and is no new look. `HASH.1` is the split
-    `HASH`, made again after retention removed it. Comparisons of runs with other revisions do not count
-    either: the same log would be counted twice, under two names and with numbers of two kinds. The driver
-    holds a row for each pair, number and split.
+    Each is one look, in this suite. A night on the same split uses the same users and items, and is no
+    new look. `HASH.1` is the split `HASH`, made again after retention removed it. Comparisons between
+    runs with other revisions do not count either: the same log would be counted twice, under two names
+    and with two kinds of numbers. The driver holds a row for each pair, number and split.
     """
     tonight_ids = {run.run_id for run in plan.runs if run.logical_date == night.logical_date}
     own_ids = tonight_ids | {number.owner for number in plan.numbers if number.run_id in tonight_ids}
@@ -368,7 +380,7 @@ def list_earlier_looks(night: BenchmarkNight, plan: ComparisonPlan) -> Iterator[
 
 
 def describe_regressions(night: BenchmarkNight, name: str | None) -> tuple[str, ...]:
-    """Return one sentence for each regression of a comparison; none without one."""
+    """Describe a comparison's regressions, one sentence each."""
     if name is None:
         return ()
     regressed = night.store.rows(COMPARISONS, [("comparison_id", "=", name), ("regressed", "=", True)])
@@ -379,7 +391,10 @@ def describe_regressions(night: BenchmarkNight, name: str | None) -> tuple[str, 
 
 
 def regression_in_words(row: SimpleNamespace, code: CodeChange | None = None) -> str:
-    """Return a regression in words: the fall, its interval, the other night, and the change of the code."""
+    """Describe a regression in words.
+
+    The sentence has the fall, its interval, the other night, and the code change.
+    """
     at = f"@{row.k}" if row.k else ""
     value, other = format_decimals(row.value), format_decimals(row.other_value)
     interval = (

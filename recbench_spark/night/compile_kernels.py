@@ -47,7 +47,10 @@ from recbench_spark.ranking.kernels.scorers import (
 
 
 def warm() -> None:
-    """Rank two users by each kind of scorer, with lists and without, on arrays as workers map them."""
+    """Rank two users with each kind of scorer.
+
+    This is done with lists and without, on arrays as workers map them.
+    """
     truth = ItemLists(np.array([0, 1, 3]), np.array([0, 1, 2]))
     masked = ItemLists(np.array([0, 1, 2]), np.array([3, 3]))
     vectors_ud = np.ones((2, 3), np.float32)
@@ -71,7 +74,7 @@ def warm() -> None:
 
 
 def _warm_auctions() -> None:
-    """Replay two auctions of two ads."""
+    """Replay two auctions with two ads each."""
     numbers, halves = np.array([0, 0, 1, 1]), np.full(4, 0.5)
     slots, clicks = np.array([0, 1, 1, 0], np.int32), np.array([1, 0, 1, 0], np.int32)
     rows = AuctionRows(
@@ -86,11 +89,14 @@ def _warm_auctions() -> None:
 
 
 FEATURES = ("u,i", "u,i,t,iu,ii")
-"""Features of Bayesian models: without and with implicit features and days."""
+"""Features for Bayesian models, without and with implicit features and days."""
 
 
 def _warm_learners() -> None:
-    """Fit six ratings by every learner, one step each, but those that need torch where it is missing."""
+    """Fit six ratings with every learner, one step each.
+
+    Learners that need torch are left out where it is missing.
+    """
     users_r, items_r = np.repeat(np.arange(3), 2), np.tile(np.arange(2), 3)
     ratings = check_ratings(users_r, items_r, np.arange(1.0, 7.0), (1, 6), 86_400 * np.arange(6))
     few = {"dims": 2, "epochs": 1, "sweeps": 1, "samples": 2, "burn_in": 0}
@@ -106,7 +112,12 @@ def _warm_learners() -> None:
 
 
 def warm_graphs() -> None:
-    """Build a graph of four nodes and run a layer of each kind over it, in single and half precision."""
+    """Run each kind of layer over a small graph.
+
+    It has four nodes.
+
+    The graph is built first; numbers are in single and half precision.
+    """
     hashes = np.sort(hash_numbers(np.arange(4), seed=1))
     unhash_numbers(hashes, seed=1)
     node_r = look_up_hashes(hashes, _as_mapped(hashes), _as_mapped(build_index(hashes)))
@@ -133,7 +144,10 @@ def _warm_layer(kind: Any, csr: Csr, h: npt.NDArray[Any], hashes: npt.NDArray[An
 
 
 def _as_mapped(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return a read-only array, as `np.load(mmap_mode="r")` does: it is a type of its own for numba."""
+    """Make an array read-only, like `np.load(mmap_mode="r")`.
+
+    For numba this is a type of its own.
+    """
     array.flags.writeable = False
     return array
 

@@ -1,4 +1,7 @@
-"""Crossings of the learning curves of a night: where to switch from one model to another."""
+"""Find where a night's learning curves cross.
+
+There one model should take over from another.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,9 @@ from recbench_spark.storage.commits import Addition
 
 
 def find_night_crossings(night: BenchmarkNight, journal: Journal) -> list[Addition]:
-    """Return rows of `curve_crossings` if the file asks for curves; the same runs are compared once.
+    """Return rows of `curve_crossings`, if the file asks for curves.
 
-    The driver holds one row for each part and pair of models.
+    The same runs are compared once. The driver holds one row for each part and pair of models.
     """
     curve = night.benchmark.evaluation.learning_curve
     if curve is None:
@@ -63,7 +66,10 @@ def _facts(night: BenchmarkNight) -> dict[str, Any]:
 def make_rows(
     pairs: Sequence[Mapping[str, Any]], plan: CrossingPlan, facts: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Return rows of `curve_crossings`; the shares at the ends are adjusted over the pairs of each part."""
+    """Make rows of `curve_crossings`.
+
+    The shares at the ends are adjusted over the pairs in each part.
+    """
     rows = []
     for part in sorted({pair["part"] for pair in pairs}):
         family = [pair for pair in pairs if pair["part"] == part]

@@ -1,4 +1,7 @@
-"""Data on held-out users that the learning curves of all models of a night share."""
+"""Hold what all learning curves of a night share.
+
+These are held-out users and their counts.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from recbench_spark.storage.scratch import keep_results
 
 @dataclass(frozen=True)
 class CurveContext:
-    """Held-out users of a night, and the plan of their curves."""
+    """A night's held-out users, and the plan for their curves."""
 
     data: SplitData
     benchmark: Benchmark
@@ -38,7 +41,10 @@ class CurveContext:
 
     @cached_property
     def users(self) -> PieceRows:
-        """Rows of `CURVE_USERS`, kept in files: made once for all models and checks of the night."""
+        """Rows of `CURVE_USERS`, kept in files.
+
+        They are made once for all models and checks of the night.
+        """
         split, store = self.benchmark.split, self.data.store
         assert split.held_out is not None
         held_out = HeldOutUsers(self.benchmark.evaluation.parts, split.held_out, split.seed)
@@ -50,17 +56,20 @@ class CurveContext:
 
     @cached_property
     def counts(self) -> dict[str, dict[str, Any]]:
-        """Counts of users by part; the driver holds one row for each batch of users."""
+        """User counts by part.
+
+        The driver holds one row for each batch of users.
+        """
         count = partial(curves.count_curve_users, plan=self.plan)
         tables = self.users.each(CURVE_USERS.names, count)
         return merge_counts(pa.concat_tables([CURVE_COUNTS.empty_table(), *tables]))
 
     def require_users(self) -> None:
-        """Refuse, before a model is fitted, a night without times for its order, or without users.
+        """Refuse a night without usable users, before any fit.
 
         Raises:
-            ProtocolError: rows without a time, where time orders them.
-            DataError: no user of a part has rows enough.
+            ProtocolError: rows lack a time, and time orders them.
+            DataError: no user in a part has enough rows.
         """
         if not self.plan.draws:
             rows = open_labelled(self.data.store, self.data.split_id)
@@ -85,7 +94,7 @@ class CurveContext:
         )
 
     def make_checks(self) -> list[Check]:
-        """Return the checks of the users, the same for every model."""
+        """Make the checks on users, the same for every model."""
         return [check for part, row in sorted(self.counts.items()) for check in self._check_part(part, row)]
 
     def _check_part(self, part: str, row: Mapping[str, Any]) -> list[Check]:
@@ -110,7 +119,7 @@ class CurveContext:
 
 
 def describe_untrained(given: Sequence[int], row: Mapping[str, Any]) -> str:
-    """Return the shares of given items without training rows by point, in words.
+    """Describe, by point, which share of given items is untrained.
 
     >>> describe_untrained([1, 2], {"given_items": [4, 8], "untrained_items": [1, 3]})
     'share of the given items; by given ratings 1: 1 of 4, 2: 3 of 8'
@@ -121,5 +130,5 @@ def describe_untrained(given: Sequence[int], row: Mapping[str, Any]) -> str:
 
 
 def build_curve_context(data: SplitData, benchmark: Benchmark) -> CurveContext:
-    """Return the data of the learning curves that the file asks for."""
+    """Return the data for the learning curves in the file."""
     return CurveContext(data, benchmark, make_curve_plan(benchmark.evaluation, data.definition))

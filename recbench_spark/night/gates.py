@@ -1,4 +1,4 @@
-"""Gates: bounds that the benchmark file sets on facts of a split's manifest."""
+"""Gates: bounds a benchmark file sets on manifest facts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from recbench_spark.errors import GateError
 
 @dataclass(frozen=True)
 class GateCheck(Check):
-    """Result of a gate on one fact; a value equal to the bound passes."""
+    """A gate's result on one fact.
+
+    A value equal to the bound passes.
+    """
 
     outside: bool = False
 
@@ -25,11 +28,14 @@ class GateCheck(Check):
 
 
 def gate_checks(gates: Sequence[Gate], facts: Iterable[Mapping[str, Any]]) -> list[GateCheck]:
-    """Check every gate on each of its parts; a gate without any fact fails.
+    """Check every gate on each of its parts.
+
+    A gate without any fact fails.
 
     Args:
-        gates: bounds of the benchmark file.
-        facts: rows of the manifest (part, fact, value); of two rows of a fact the later one counts.
+        gates: bounds in the benchmark file.
+        facts: rows of the manifest (part, fact, value); a later row replaces an earlier one for the same
+            fact.
     """
     rows = {(row["part"], row["fact"]): row for row in facts if row["value"] is not None}
     values = {key: row["value"] for key, row in rows.items()}
@@ -39,13 +45,16 @@ def gate_checks(gates: Sequence[Gate], facts: Iterable[Mapping[str, Any]]) -> li
 
 
 def _explain_age(check: GateCheck, age: Mapping[str, Any]) -> GateCheck:
-    """Return a check of the log's age with the time of its newest row."""
+    """Show the newest row's time in a log age check."""
     about_age = check.check == f"log: {AGE_FACT}"
     return replace(check, detail=f"{check.detail}; {age['detail']}") if about_age else check
 
 
 def select_gates(gates: Sequence[Gate], split: Split, facts: Iterable[Mapping[str, Any]]) -> list[Gate]:
-    """Return the gates that apply: the default one on a log's age needs times."""
+    """Return the gates that apply.
+
+    The default gate on a log's age needs times.
+    """
     timed = any(row["fact"] == AGE_FACT for row in facts)
     return [gate for gate in gates if timed or gate != make_age_gate(split)]
 
@@ -68,7 +77,10 @@ def _check_fact(gate: Gate, part: str, value: float) -> GateCheck:
 
 
 def gate_error(checks: Sequence[Check]) -> GateError | None:
-    """Return the error of a job if gates of action `fail` have failed; None otherwise."""
+    """Return the job's error after failed gates, else None.
+
+    Only gates with action `fail` count.
+    """
     failed = [c for c in checks if not c.passed and c.severity == "error"]
     if not failed:
         return None

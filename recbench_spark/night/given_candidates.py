@@ -1,4 +1,4 @@
-"""Candidates of a table, or of the files of a dataset."""
+"""Read candidates from a table, or from a dataset's files."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from recbench_spark.storage.shared_arrays import bound_lists
 
 
 def read_candidates(night: BenchmarkNight) -> PieceRows:
-    """Read user_id, candidates of a table, or of the negatives that the files of the dataset list.
+    """Read user_id and candidates.
 
-    One shuffle of the rows by user; the lists are kept in scratch.
+    They come from a table, or from the negatives listed in the dataset's files. The rows are shuffled
+    once by user; the lists are kept in scratch.
 
     Raises:
         ConfigError: the benchmark names no table, and the dataset lists none.
@@ -55,7 +56,10 @@ def _find_table(night: BenchmarkNight) -> object:
 
 
 def _group_candidates(sides: Sides, known: KnownItems) -> pa.Table:
-    """Return the known items of each user of a task: user_id, candidates (ascending item_index)."""
+    """Group the known items of a task's users.
+
+    The columns are user_id and candidates (ascending item_index).
+    """
     rows = unpack_blocks(sides[0])
     assert rows is not None
     users, items = (rows.column(name).combine_chunks().dictionary_encode() for name in IDS)

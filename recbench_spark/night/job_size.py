@@ -1,4 +1,7 @@
-"""Decide if a night is so small that Spark's preparations take longer than its work."""
+"""Tell whether a night is too small for Spark's preparations.
+
+They would take longer than its work.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,16 @@ from recbench_spark.night import run_keys
 
 SMALL_ROWS = 1_000_000
 SMALL_BYTES = 32 << 20
-"""Largest small night: rows of a generated log, or bytes of all files that are read (log, models and
-others)."""
+"""Largest small night: rows of a generated log, or input bytes.
+
+The bytes count all input files (log, models and others).
+"""
 
 
 def is_small(benchmark: Benchmark) -> bool:
-    """Return True if all inputs of a night are small; False if they are not on this machine.
+    """Tell whether all inputs of a night are small.
+
+    Inputs on other machines are never small.
 
     Args:
         benchmark: the benchmark, with its placeholders filled in.
@@ -26,7 +33,7 @@ def is_small(benchmark: Benchmark) -> bool:
 
 
 def _list_paths(benchmark: Benchmark) -> list[str]:
-    """Return every path that a night reads."""
+    """List every path a night reads."""
     paths = list(run_keys.evaluation_paths(benchmark).values())
 
     def record(path: str, **_: object) -> str:

@@ -1,7 +1,8 @@
-"""Learning curves of a night: values of held-out users, their means with intervals, and MANDCG.
+"""Measure a night's learning curves.
 
-The held-out users are dealt to tasks once. Tasks write the files of one model after the other, before the
-rows of `runs` make them visible.
+These are values of held-out users, their means with intervals, and MANDCG. The held-out users are dealt
+to tasks once. Tasks write the files of one model after the other, before the rows in `runs` make them
+visible.
 """
 
 from __future__ import annotations
@@ -39,13 +40,16 @@ CURVE_TABLES: tuple[tuple[Table, pa.Schema, Measurement], ...] = (
     (CURVE_VALUES, CURVE_ROWS, measure_users),
     (CURVE_RANKINGS, CURVE_RANKED, rank_users),
 )
-"""Tables of users, and what makes their rows. Ranks are made once more, since few files ask for them."""
+"""User tables, each with the function for its rows.
+
+Ranks are made once more, since few files ask for them.
+"""
 
 
 def list_curve_values(
     night: BenchmarkNight, context: CurveContext, model: ModelConfig, run_id: str
 ) -> list[Addition]:
-    """Return the values of users by a model, and its ranks if the file asks for them.
+    """Return a model's user values, and its ranks if wanted.
 
     Tasks compute and write them when they are committed.
     """
@@ -61,9 +65,10 @@ def list_curve_values(
 
 
 def summarise_curves(night: BenchmarkNight, run_ids: Sequence[str]) -> list[Addition]:
-    """Return what follows from rows of `curve_values`: `learning_curves`, `metrics`, `user_metrics`.
+    """Summarise rows of `curve_values` for three tables.
 
-    The driver holds one row for each point of a curve.
+    These are `learning_curves`, `metrics` and `user_metrics`. The driver holds one row for each point on
+    a curve.
     """
     if not run_ids:
         return []

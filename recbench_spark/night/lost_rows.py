@@ -1,6 +1,7 @@
-"""Look at what a night claims to have: files that the logs of its tables name, and rows of its runs.
+"""Find files and rows a night should have but lacks.
 
-Nothing here needs Java. `mending` removes lost files from the logs and lets the night make the rows again.
+Files are named in its tables' logs; rows belong to its runs. Nothing here needs Java. `mending` removes
+lost files from the logs and lets the night make the rows again.
 """
 
 from __future__ import annotations
@@ -34,23 +35,23 @@ from recbench_spark.storage.object_access import map_together
 from recbench_spark.storage.table_upkeep import LostFile
 
 OWNERS = ("split_id", "model_id", "graph_id", "neighbourhood_id", "nearest_id")
-"""Partition columns whose values are a split's name, or begin with it."""
+"""Partition columns whose values are, or begin with, a split's name."""
 
 RUN_TABLES = (METRICS, CHECKS, LEARNING_CURVES, RETRIEVAL_RUNS)
-"""Tables of runs without partitions."""
+"""Run tables without partitions."""
 
 WHOLE_TABLES = (RUNS, MANIFESTS, *RUN_TABLES, COMPARISONS, PARADOXES, FLIPS, CHANGES, CURVE_CROSSINGS)
-"""Tables without partitions that a night reads."""
+"""Unpartitioned tables every night reads."""
 
 ALWAYS = (METRICS.name, MANIFESTS.name, SPLITS.name, ITEMS.name, USER_BLOCKS.name)
-"""Tables of every night."""
+"""Tables every night has."""
 
 PARTITIONED_TABLES = tuple(
     table
     for table in TABLES.values()
     if table.partition_by and table.partition_by[0] in ("run_id", *OWNERS)
 )
-"""Tables with a partition for each run, split or model of a night."""
+"""Tables with a partition for each run, split or model."""
 
 
 SPLIT_TABLES = frozenset(
@@ -59,18 +60,18 @@ SPLIT_TABLES = frozenset(
 """Tables of a split and its models."""
 
 LOST_WHOLLY = frozenset((*(table.name for table in RUN_TABLES), *SPLIT_TABLES))
-"""Tables of which a lost file may hold rows of every run of a night."""
+"""Tables where a lost file may hold rows of every run."""
 
 
 @dataclass(frozen=True)
 class LostRows:
-    """Rows and files that the tables of a night lack.
+    """Rows and files missing from a night's tables.
 
     Attributes:
         files: lost files by table.
-        absent: tables of the night that are not there, or lack all rows of one of its runs.
-        run_ids: succeeded runs that lack rows.
-        splits: names of splits that lack rows.
+        absent: tables that do not exist, or lack all rows of one of the night's runs.
+        run_ids: succeeded runs without rows.
+        splits: names of splits without rows.
     """
 
     files: Mapping[str, Sequence[LostFile]] = field(default_factory=dict)
@@ -79,11 +80,11 @@ class LostRows:
     splits: frozenset[str] = frozenset()
 
     def __bool__(self) -> bool:
-        """Return whether anything is lost."""
+        """Tell whether anything is lost."""
         return bool(self.files or self.absent)
 
     def describe(self) -> str:
-        """Return a sentence that names each table, and its first lost file."""
+        """Describe the loss: each table with its first lost file."""
         parts = [
             f"table {name} lacks {len(lost):,} of the files that its log names ({lost[0].path})"
             for name, lost in self.files.items()
@@ -95,14 +96,14 @@ class LostRows:
 def find_lost_rows(
     store: FileTables, suite: str, day: date, split_hash: str, had: Iterable[str] = ()
 ) -> LostRows:
-    """Compare the tables of a night with their logs, and with its runs.
+    """Compare a night's tables with their logs and its runs.
 
     Args:
         store: the warehouse.
-        suite: name of the benchmark.
+        suite: the benchmark's name.
         day: the night.
-        split_hash: name of its split, without the number of times that it was dropped.
-        had: tables that held rows of this night when it ended, as its file in `results/` says.
+        split_hash: its split's name, without the number of times it was dropped.
+        had: tables that held rows of this night when it ended, according to its file in `results/`.
     """
     files = _list_lost(store, WHOLE_TABLES, lambda _: True)
     if RUNS.name in files or not store.exists(RUNS.name):
@@ -127,17 +128,20 @@ def find_lost_rows(
 
 
 def name_split(owner: str) -> str:
-    """Return the name of a split at the begin of a partition's value."""
+    """Return the split's name in front of a partition's value."""
     return owner.partition("-")[0]
 
 
 def hash_owner(owner: str) -> str:
-    """Return the hash of the split whose name a partition's value begins with."""
+    """Return the split's hash in front of a partition's value."""
     return name_split(owner).partition(".")[0]
 
 
 def list_filled_tables(store: FileTables, run_ids: Set[str], split_hash: str) -> list[str]:
-    """Return the names of the tables that hold rows of some runs, or of a split and its models."""
+    """List the tables with rows of runs or a split.
+
+    Tables of the split's models count too.
+    """
     filled = [
         table.name
         for table in PARTITIONED_TABLES
@@ -151,7 +155,10 @@ def list_filled_tables(store: FileTables, run_ids: Set[str], split_hash: str) ->
 
 
 def _find_empty_runs(read: RowReader, done: Mapping[str, str], unread: Set[str]) -> dict[str, set[str]]:
-    """Return the succeeded runs without rows of `metrics`, and of `manifests` for their split."""
+    """Find succeeded runs without rows of `metrics` or `manifests`.
+
+    Rows of `manifests` are those for their split.
+    """
     empty: dict[str, set[str]] = {METRICS.name: set(), MANIFESTS.name: set()}
     if done and METRICS.name not in unread:
         rows = read(METRICS, [("run_id", "in", sorted(done))], ["run_id"])
@@ -167,7 +174,10 @@ def _find_empty_runs(read: RowReader, done: Mapping[str, str], unread: Set[str])
 def _list_lost(
     store: FileTables, tables: Sequence[Table], is_owner: Callable[[str], bool]
 ) -> dict[str, Sequence[LostFile]]:
-    """Return the lost files of those tables that have any; of partitions with some values alone."""
+    """List lost files by table, for tables that have any.
+
+    Only partitions accepted by `is_owner` are looked at.
+    """
     look = partial(store.list_lost_files, is_owner=is_owner)
     lost_by_table = zip(tables, map_together(store.root, look, tables), strict=True)
     return {table.name: lost for table, lost in lost_by_table if lost}

@@ -1,4 +1,7 @@
-"""Checks of a benchmark file's metrics, headline and differences, which need no model. Without Spark."""
+"""Check a benchmark file's metrics, headline and differences.
+
+This needs neither a model nor Spark.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,11 @@ def parse_headline(benchmark: Benchmark) -> tuple[str, int | None]:
 
 
 def make_metric_plan(evaluation: Evaluation, definition: Definition) -> MetricPlan:
-    """Return the plan of the metrics of rankings in a benchmark file; ConfigError for an impossible one."""
+    """Plan the ranking metrics in a benchmark file.
+
+    Raises:
+        ConfigError: the plan is impossible.
+    """
     features = Path(evaluation.features).stem if evaluation.features else None
     return MetricPlan.checked(
         evaluation.metrics,
@@ -41,10 +48,10 @@ def make_metric_plan(evaluation: Evaluation, definition: Definition) -> MetricPl
 
 
 def make_curve_plan(evaluation: Evaluation, definition: Definition) -> CurvePlan:
-    """Return the plan of the learning curves of a benchmark file.
+    """Plan a benchmark file's learning curves.
 
     Raises:
-        ConfigError: a definition that curves cannot have.
+        ConfigError: curves cannot have this definition.
     """
     curve = evaluation.learning_curve
     assert curve is not None
@@ -57,12 +64,12 @@ def make_curve_plan(evaluation: Evaluation, definition: Definition) -> CurvePlan
 
 
 def describe_curve(curve: LearningCurve, definition: Definition, metric: str) -> str:
-    """Return the definition string of a metric along a curve."""
+    """Return a metric's definition string along a curve."""
     return f"{definition.describe(METRICS[metric].axes)};{curve.describe()}"
 
 
 def check_measures(benchmark: Benchmark) -> None:
-    """Check metrics, definition and headline, for any job that uses the file.
+    """Check metrics, definition and headline, for any job.
 
     Raises:
         ConfigError: an unknown metric, axis or preset; a metric without a value at its cut-off.
@@ -80,7 +87,10 @@ def check_measures(benchmark: Benchmark) -> None:
 
 
 def _check_figure(figure: str, where: str) -> None:
-    """Refuse `metric@k` if the metric is unknown, or has no value with (or without) a cut-off."""
+    """Refuse an unknown metric or a wrong cut-off in `metric@k`.
+
+    A metric may have no value with (or without) a cut-off.
+    """
     name, _, k = figure.partition("@")
     known = (*METRICS, *LIST_METRICS, *VALUE_METRICS, MANDCG)
     if name not in known:
@@ -94,7 +104,7 @@ def _check_figure(figure: str, where: str) -> None:
 
 
 def _check_headline(benchmark: Benchmark) -> None:
-    """Check that the headline is a figure that this file can measure, or a figure of a publication.
+    """Check that the headline is measurable or published.
 
     A night need not measure the headline's metric. Its cut-off, if the file names one, must be measured.
     """
@@ -113,7 +123,10 @@ def _check_headline(benchmark: Benchmark) -> None:
 
 
 def _check_differences(benchmark: Benchmark) -> None:
-    """Refuse a smallest difference, and a fall, that no metric of the file can have."""
+    """Refuse a smallest difference, and a fall, larger than possible.
+
+    The metrics are those in the file.
+    """
     comparisons, evaluation = benchmark.comparisons, benchmark.evaluation
     if comparisons is not None:
         compared = comparisons.metrics or evaluation.all_metrics
@@ -133,6 +146,9 @@ def _check_difference(where: str, value: float, evaluation: Evaluation, metric: 
 
 
 def _range_width(evaluation: Evaluation, metric: str) -> float:
-    """Return the largest difference between two values of a metric at the cut-offs of the file."""
+    """Return the largest difference between two values of a metric.
+
+    The cut-offs are the file's.
+    """
     low, high = figure_range(f"{metric}@{max(evaluation.cutoffs)}")
     return high - low

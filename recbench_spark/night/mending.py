@@ -1,4 +1,7 @@
-"""Prepare a night whose rows were lost: what it lacks is made again by its next steps."""
+"""Prepare a night whose rows were lost.
+
+Its next steps make them again.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,11 @@ from recbench_spark.storage.table_upkeep import forget_files
 
 
 def mend_night(store: FileTables, benchmark: Benchmark, day: date, journal: Journal) -> None:
-    """Remove lost files from the logs, fail the runs that lack rows, and drop the splits that do.
+    """Remove traces of lost rows, so they are made again.
 
-    The runs fail first: a job that is killed in between leaves none that succeeded and lacks rows. In a
-    catalog where Spark writes, tables and rows are looked for, and no files.
+    Lost files leave their logs, runs without rows fail, and splits without rows are dropped. The runs
+    fail first: a job killed in between leaves no succeeded run without rows. In a catalog where Spark
+    writes, only tables and rows are looked for, no files.
 
     Args:
         store: the warehouse.
@@ -47,7 +51,7 @@ def mend_night(store: FileTables, benchmark: Benchmark, day: date, journal: Jour
 
 
 def _fail_run(store: FileTables, run_id: str, reason: str) -> None:
-    """Give the row of a run the state `failed`, so that nobody reads the rows that it still has."""
+    """Set a run's state to `failed`, so nobody reads it."""
     rows = store.rows(RUNS, [("run_id", "=", run_id)])
     failed = [{**row, "status": "failed", "error": f"rows were lost: {reason}"} for row in rows]
     store.replace_rows(failed, RUNS, "run_id", run_id)

@@ -1,4 +1,7 @@
-"""Fits of a night's models: each once, under a lease, those of one task side by side; on both runners."""
+"""Fit a night's models, each once under a lease.
+
+Either runner works. Models in one task are fitted side by side.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +29,12 @@ from recbench_spark.storage.uris import join_uri
 
 
 def train_model(night: BenchmarkNight, model: ModelConfig, journal: Journal) -> bool:
-    """Train a model that is trained here and save it; return True if anything was done.
+    """Train and save a model that is trained here.
+
+    Returns True if anything was done.
 
     Raises:
-        GateError: a gate of action `fail` on a fact of the model; such a model is not ranked.
+        GateError: a gate with action `fail` on one of the model's facts; such a model is not ranked.
     """
     adapter, data = make_adapter(model), replace(night.data, journal=journal)
     if not adapter.learns:
@@ -48,7 +53,10 @@ def train_model(night: BenchmarkNight, model: ModelConfig, journal: Journal) -> 
 def fit_models_in_tasks(
     night: BenchmarkNight, models: Sequence[ModelConfig], journal: Journal
 ) -> frozenset[str]:
-    """Fit the night's rating models side by side; return their names. A single one is left to its run."""
+    """Fit the night's rating models side by side.
+
+    Returns their names. A single one is left to its run.
+    """
     try:
         kinds = [model for model in models if isinstance(model, RatingModelConfig)]
         adapters = [adapter for adapter in map(make_adapter, kinds) if isinstance(adapter, RatingAdapter)]
@@ -69,12 +77,13 @@ def fit_models_in_tasks(
 
 @contextmanager
 def hold_fit(adapter: ModelAdapter[ModelConfig], data: SplitData) -> Iterator[SplitData | None]:
-    """Yield the split with the lease of a model's fit; None if the model was fitted before.
+    """Yield the split under the lease for a model's fit.
 
-    Two nights at once fit a model once: the second one waits. A killed fit leaves its checkpoints to the
-    next owner of the lease. A remote warehouse and a catalog where Spark writes have no leases: there both
-    nights fit, and the name of the append keeps one result. On object storage, models with checkpoints have
-    a lease there and one on the driver's host, and copies of their checkpoints.
+    None is yielded if the model was fitted before. Two nights at once fit a model once: the second one
+    waits. A killed fit leaves its checkpoints to the lease's next owner. A remote warehouse and a catalog
+    where Spark writes have no leases: there both nights fit, and the append's name keeps one result. On
+    object storage, models with checkpoints have a lease there and one on the driver's host, and copies of
+    their checkpoints.
     """
     folder = find_lease_folder(adapter, data)
     if folder is None:
@@ -93,7 +102,10 @@ def hold_fit(adapter: ModelAdapter[ModelConfig], data: SplitData) -> Iterator[Sp
 def _hold_shared_fit(
     adapter: ModelAdapter[ModelConfig], data: SplitData, target: Path, report: Report
 ) -> Iterator[Lease | None]:
-    """Yield the lease on this host of a fit whose lease and checkpoints are on object storage, too."""
+    """Yield this host's lease for a shared fit.
+
+    Its lease and checkpoints are on object storage, too.
+    """
     is_saved = partial(adapter.is_saved, data)
     place = join_uri(data.store.files_root, FIT_FILES, adapter.key(data), SHARED_WORK)
     used = (target.parents[1],)  # others remove what nobody has touched for a day
@@ -110,11 +122,11 @@ def _hold_shared_fit(
 
 
 SHARED_WORK = "work"
-"""Folder of a fit's lease and of the copies of its checkpoints, in the folder of the fit."""
+"""Folder in a fit's folder for its lease and checkpoint copies."""
 
 
 def find_lease_folder(adapter: ModelAdapter[ModelConfig], data: SplitData) -> Path | None:
-    """Return the folder below which the lease of a model's fit is; None if it has none."""
+    """Find a fit's lease folder; None without a lease."""
     if not adapter.leased:
         return None
     if data.store.folder is None and data.store.is_file_storage and adapter.keeps_checkpoints:

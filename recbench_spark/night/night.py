@@ -1,4 +1,4 @@
-"""Data that all models of a night share, and names of runs."""
+"""Hold a night's shared data, and name runs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BenchmarkNight:
-    """One night of a benchmark: the data and settings that all its models share."""
+    """One night: data and settings for all its models."""
 
     store: FileTables
     benchmark: Benchmark
@@ -78,13 +78,13 @@ class BenchmarkNight:
 
     @property
     def manifest(self) -> list[dict[str, Any]]:
-        """Facts of this night's split; empty if the split has not been made."""
+        """Facts about this night's split; empty before it is made."""
         facts: list[dict[str, Any]] = self.store.rows(schemas.MANIFESTS, [("split_id", "=", self.split_id)])
         return facts
 
     @cached_property
     def catalogue(self) -> ListedCatalogue:
-        """Items, number of training users and item features that metrics of lists need."""
+        """Items, training user count and item features, for list metrics."""
         path, metrics = self.benchmark.evaluation.features, set(self.benchmark.evaluation.metrics)
         features, n_users = None, 1
         if path and DIVERSITY in metrics:
@@ -95,7 +95,11 @@ class BenchmarkNight:
         return ListedCatalogue(self.data.known_items, self.n_items, Facts(n_users, features))
 
     def open_frame(self, users: ChangedRows) -> DataFrame:
-        """Return users as a frame, for models that Spark alone reads. Raises FallbackToSpark."""
+        """Open users as a frame, for models only Spark reads.
+
+        Raises:
+            FallbackToSpark: there is no Spark.
+        """
         from recbench_spark.storage.frame_blocks import open_frame  # noqa: PLC0415
         from recbench_spark.storage.spark_types import spark_columns  # noqa: PLC0415
 
@@ -103,7 +107,10 @@ class BenchmarkNight:
         return open_frame(require_session(self.store, "a model").spark, users, spark_columns(schema))
 
     def select_users(self) -> ChangedRows:
-        """Return the users that models rank for, with data on exposure if estimates need it."""
+        """Select the users to rank for.
+
+        They have data on exposure if estimates need it.
+        """
         select, schema = self._select, PART_USERS
         if self.exposure:
             select = partial(select_exposed_users, select=select, exposed=self.exposure.shown)
@@ -112,7 +119,7 @@ class BenchmarkNight:
 
     @cached_property
     def n_rankings(self) -> int:
-        """Number of rows of `select_users`."""
+        """Number of rows in `select_users`."""
         users = map_user_blocks(self.store, self.split_id, self._select, PART_USERS.names)
         return sum(users.each(["user_id"], count_table_rows))
 
@@ -128,7 +135,7 @@ class BenchmarkNight:
 
     @cached_property
     def exposure(self) -> ExposureContext | None:
-        """Data on exposure, if the file asks for estimates that correct for it."""
+        """Data on exposure, if the file asks for corrected estimates."""
         evaluation = self.benchmark.evaluation
         return (
             build_exposure_context(self.store, self.split_id, evaluation, self.definition)
@@ -138,7 +145,7 @@ class BenchmarkNight:
 
     @cached_property
     def curves(self) -> CurveContext | None:
-        """Held-out users and the plan of their learning curves, if the file asks for curves."""
+        """Held-out users and their curve plan, if asked for."""
         if self.benchmark.evaluation.learning_curve is None:
             return None
         from recbench_spark.night.curve_context import build_curve_context  # noqa: PLC0415
@@ -147,12 +154,12 @@ class BenchmarkNight:
 
     @property
     def n_items(self) -> int:
-        """Number of items of the catalogue."""
+        """Number of items in the catalogue."""
         return self.data.n_items
 
     @cached_property
     def data(self) -> SplitData:
-        """The data that models may use."""
+        """The data models may use."""
         return SplitData(
             self.store,
             self.split_id,
@@ -173,7 +180,7 @@ class BenchmarkNight:
 
 
 def open_night(store: FileTables, benchmark: Benchmark, logical_date: date) -> BenchmarkNight:
-    """Check the settings, name the split and identify the inputs of a night."""
+    """Check the settings, name the split and identify the inputs."""
     benchmark = fill_placeholders(benchmark, logical_date)
     check_benchmark(benchmark)
     store.require_access()  # fail now, not after hours of work
@@ -184,22 +191,23 @@ def open_night(store: FileTables, benchmark: Benchmark, logical_date: date) -> B
 
 
 def hold_night(night: BenchmarkNight, journal: Journal, part: str = "") -> AbstractContextManager[object]:
-    """Return the lock of a night; another job with the same night waits until this one has ended.
+    """Lock a night against another job with the same night.
 
-    The second job then sees the results of the first one. A killed job is not waited for. A remote
-    warehouse and a catalog where Spark writes have no leases: there both jobs run, and each run is whole.
+    The other job waits until this one has ended, and then sees its results. A killed job is not waited
+    for. A remote warehouse and a catalog where Spark writes have no leases: there both jobs run, and each
+    run is whole.
 
     Args:
         night: the night.
         journal: reports that this job waits for another one.
-        part: name of some of its models; two different parts run at once.
+        part: name for some of its models; two different parts run at once.
     """
     name = "-".join(filter(None, ("night", night.benchmark.name, str(night.logical_date), part)))
     return night.store.take_turns(name, journal.say)
 
 
 def count_attempts(night: BenchmarkNight) -> dict[str, int]:
-    """Count the succeeded runs of each model with its key on this night."""
+    """Count each model's succeeded runs with its key this night."""
     filters = [
         ("suite", "=", night.benchmark.name),
         ("logical_date", "=", night.logical_date),
@@ -211,26 +219,27 @@ def count_attempts(night: BenchmarkNight) -> dict[str, int]:
 
 
 def list_missing_models(night: BenchmarkNight, attempts: Mapping[str, int]) -> list[ModelConfig]:
-    """Return the models without a succeeded run, by the result of `count_attempts`."""
+    """Return the models without a succeeded run (see `count_attempts`)."""
     return [model for model in night.benchmark.models if not attempts[model.name]]
 
 
 AGE_COLUMNS = ("finished_at", "attempt", "run_id")
-"""Columns that order several attempts by age."""
+"""Columns to order several attempts by age."""
 
 
 def sort_by_age(runs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Sort rows of `runs` so that the newest attempt is last; NULL is oldest."""
+    """Sort rows of `runs` by age, newest last, NULL first."""
     return sorted(runs, key=lambda row: [(row[name] is not None, row[name]) for name in AGE_COLUMNS])
 
 
 def find_newest_runs(night: BenchmarkNight, filters: Filters = ()) -> dict[str, Mapping[str, Any]]:
-    """Return the newest succeeded run of each model with the present settings and inputs, by model.
+    """Return each model's newest succeeded run, by model.
 
-    A run of the same model with other metrics, or another definition, dataset or split, has another key.
+    It has the present settings and inputs: a run with other metrics, or another definition, dataset or
+    split, has another key.
 
     Args:
-        night: the night of the benchmark file.
+        night: the benchmark file's night.
         filters: further conditions on rows of `runs`; empty: runs of every night.
     """
     keys_by_model = {model.name: make_run_key(night, model) for model in night.benchmark.models}
@@ -253,14 +262,17 @@ def require_truth(night: BenchmarkNight) -> None:
 
 
 def require_split(night: BenchmarkNight) -> None:
-    """Refuse to publish if the split was removed or an input was changed during the run."""
+    """Refuse to publish if split or inputs changed meanwhile."""
     require_unchanged()
     if current_split_id(night.store.rows, night.split_id) != night.split_id:
         raise StoreError(f"split {night.split_id} was removed by recbench maintain meanwhile", "run again")
 
 
 def check_night_gates(night: BenchmarkNight) -> list[Check]:
-    """Check the gates on facts of the split, its suspect ids and its pairs, with the night's manifest."""
+    """Check the night's gates, except those on facts of models.
+
+    Checked are facts about the split, its suspect ids and its pairs, with the night's manifest.
+    """
     gates = [gate for gate in night.benchmark.gates if gate.fact not in list_model_facts(night.benchmark)]
     zone = night.benchmark.dataset.zone
     facts = [*night.manifest]
@@ -273,7 +285,7 @@ def check_night_gates(night: BenchmarkNight) -> list[Check]:
 
 
 def check_row_order(facts: Iterable[Mapping[str, Any]]) -> list[Check]:
-    """Warn of pairs whose rows differ while no time says which is the last."""
+    """Warn about pairs whose differing rows have no time order."""
     rows = [row for row in facts if (row["part"], row["fact"]) == ("log", UNORDERED)]
     return [
         warn_above_zero("log: pairs without a last row", row["value"], row["detail"])
@@ -283,14 +295,20 @@ def check_row_order(facts: Iterable[Mapping[str, Any]]) -> list[Check]:
 
 
 def check_model_gates(night: BenchmarkNight, model: ModelConfig) -> list[GateCheck]:
-    """Check the gates on facts of a model, if it has reported any: on its first night there is no drift."""
+    """Check the gates on a model's facts, if any.
+
+    On its first night there is no drift.
+    """
     gates = [gate for gate in night.benchmark.gates if gate.fact in model.facts]
     facts = make_adapter(model).facts(night.data) if gates else []
     return gate_checks(gates, facts) if facts else []
 
 
 def make_run_key(night: BenchmarkNight, model: ModelConfig) -> str:
-    """Hash all that a run's numbers depend on: same key, same numbers."""
+    """Hash everything a run's numbers depend on.
+
+    The same key means the same numbers.
+    """
     inputs = {**night.inputs, **identify_model_inputs(night.store, model)}
     others = list_switched_models(night.benchmark, model)
     inputs |= {f"run of {other.name}": make_run_key(night, other) for other in others}
@@ -298,12 +316,15 @@ def make_run_key(night: BenchmarkNight, model: ModelConfig) -> str:
 
 
 def identify_model_inputs(store: FileTables, model: ModelConfig) -> dict[str, str]:
-    """Return the identity of each file that a model is read from."""
+    """Identify each file a model is read from."""
     return run_keys.identify_model_inputs(choose_identity(store), model)
 
 
 def describe_metric(evaluation: Evaluation, definition: Definition, metric: str) -> str:
-    """Return the definition string of a metric of a night; metrics of predictions have one definition."""
+    """Return a metric's definition string on a night.
+
+    Prediction metrics have one definition.
+    """
     if metric == MANDCG and evaluation.learning_curve is not None:
         return describe_curve(evaluation.learning_curve, definition, CURVE_METRIC)
     if metric not in METRICS and metric not in LIST_METRICS:
@@ -312,9 +333,10 @@ def describe_metric(evaluation: Evaluation, definition: Definition, metric: str)
 
 
 def yesterday_stamp(store: FileTables) -> str:
-    """Return the time stamp of run ids a day ago: older runs that are not running will never succeed.
+    """Return the time stamp run ids had a day ago.
 
-    The clock is that of the warehouse's storage, and this host's for a catalog where Spark writes.
+    Older runs that are not running will never succeed. The clock is the storage's, and this host's for a
+    catalog where Spark writes.
     """
     seconds = store.read_clock()
     return (datetime.fromtimestamp(seconds, UTC) - timedelta(days=1)).strftime(STAMP_FORMAT)

@@ -1,4 +1,7 @@
-"""State of a night in its file in `results/` from its beginning on, so that nobody reads an earlier end."""
+"""Record a night's state in `results/` from the start.
+
+So nobody reads an earlier end.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,20 @@ from recbench_spark.storage.arrow_store import is_made
 from recbench_spark.storage.objects import read_bytes
 
 ErrorReader = Callable[[BaseException], tuple[int, str]]
-"""Function from an error to the exit code of its job and its message."""
+"""Turns an error into its job's exit code and message."""
 
 
 @contextmanager
 def record_state(root: str, suite: str, day: date, read_error: ErrorReader) -> Iterator[None]:
-    """Mark a night as running, and as failed where the block ends by an error.
+    """Mark a night as running, or failed after an error.
 
-    A night that comes to its end replaces the mark by its outcome. What another attempt at the same night
-    wrote meanwhile stays. A folder that does not exist yet is not made. A process that is killed leaves the
-    mark `running`. Warehouses in a catalog have no such file.
+    A night that comes to its end replaces the mark by its outcome. Another attempt's mark, written
+    meanwhile, stays. A missing folder is not made. A killed process leaves the mark `running`. Warehouses
+    in a catalog have no such file.
 
     Args:
-        root: root of the warehouse.
-        suite: name of the benchmark.
+        root: the warehouse's root.
+        suite: the benchmark's name.
         day: the night.
         read_error: called with the error that ends the block.
     """
@@ -57,7 +60,10 @@ def record_state(root: str, suite: str, day: date, read_error: ErrorReader) -> I
 
 
 def _write(root: str, place: str, record: NightStateRecord) -> bool:
-    """Write a record where the warehouse has files; the job itself reports errors of its storage."""
+    """Write a record where the warehouse has files.
+
+    The job itself reports errors of its storage.
+    """
     if not is_made(root):
         return False
     with suppress(OSError, RecbenchError):
@@ -67,7 +73,10 @@ def _write(root: str, place: str, record: NightStateRecord) -> bool:
 
 
 def _read_attempt(place: str) -> str | None:
-    """Return the attempt whose mark a file holds; None where a night has come to its end."""
+    """Return the attempt that marked a file, else None.
+
+    A night that came to its end has no mark.
+    """
     with suppress(OSError, ValueError):
         attempt = json.loads(read_bytes(place) or b"{}").get("attempt")
         return None if attempt is None else str(attempt)

@@ -1,8 +1,9 @@
-"""The outcome of a night, and the test if a night has nothing to do, without a Spark session.
+"""Record a night's outcome, and recognise a finished night.
 
-The last thing that a night writes is its file in `results/`. A night has nothing to do if every model's run
-key has succeeded, and all that follows from the runs (comparisons, paradoxes, changes, the report) is in
-the state that this file recorded. In any other state a Spark session starts and makes what is missing.
+No Spark session is needed. The last thing a night writes is its file in `results/`. A night has nothing
+to do if every model's run key has succeeded, and everything computed from the runs (comparisons,
+paradoxes, changes, the report) is in the state recorded in this file. In any other state a Spark session
+starts and makes what is missing.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from recbench_spark.storage.table_folders import is_catalog_schema
 from recbench_spark.storage.uris import absolute_place, join_uri
 
 FOLLOWING_TABLES = (COMPARISONS, PARADOXES, FLIPS, CHANGES)
-"""Tables that are computed from the runs of a night."""
+"""Tables computed from a night's runs."""
 
 
 @dataclass(frozen=True)
 class NightOutcome:
-    """Outcome of a night: new runs, skipped and failed models, the report and the leaderboard.
+    """A night's outcome: runs, models, report and leaderboard.
 
-    `held`: failed models that a gate on one of their facts stopped.
+    `skipped` and `failed` are models. `held`: failed models stopped by a gate on one of their facts.
     """
 
     run_ids: dict[str, str]
@@ -50,25 +51,31 @@ class NightOutcome:
 
     @property
     def exit_code(self) -> int:
-        """Exit code of the job; 3 if nothing but gates stopped models."""
+        """The job's exit code; 3 if only gates stopped models."""
         if self.failed:
             return GATE if self.failed.keys() == set(self.held) else FAILED
         return REGRESSION if self.regressions else OK
 
 
 def night_file(root: str, suite: str, day: date) -> str:
-    """Return the place of the file that records the outcome of a night."""
+    """Return the place of the file with a night's outcome."""
     return join_uri(root, "results", f"night-{suite}-{day}.json")
 
 
 def report_file(root: str, suite: str, day: date) -> str:
-    """Return the place of the report of a night: beside the tables, or in `reports/CATALOG.SCHEMA/`."""
+    """Return the place of a night's report.
+
+    It is beside the tables, or in `reports/CATALOG.SCHEMA/`.
+    """
     folder = absolute_place(f"reports/{root}") if is_catalog_schema(root) else join_uri(root, "reports")
     return join_uri(folder, f"{suite}-{day}.html")
 
 
 def read_filled_tables(root: str, suite: str, day: date) -> list[str]:
-    """Return the tables that held rows of a night when it ended, as its file says; none without a file."""
+    """Return the tables a night had filled when it ended.
+
+    Its file tells; without a file there are none.
+    """
     with suppress(OSError, ValueError):
         record = json.loads(read_bytes(night_file(root, suite, day)) or b"{}")
         return list(record.get("tables") or ())
@@ -76,16 +83,16 @@ def read_filled_tables(root: str, suite: str, day: date) -> list[str]:
 
 
 def hash_following(store: FileTables, benchmark: Benchmark, day: date) -> str:
-    """Hash the inputs and the sizes of the comparisons, changes and report of a night.
+    """Hash everything that follows from a night's runs.
 
-    The hash covers the succeeded runs of the suite until this night, the number of rows in
-    `FOLLOWING_TABLES`, and the settings except those of models.
+    This decides if comparisons, changes and report are up to date. The hash covers the suite's succeeded
+    runs until this night, the row counts in `FOLLOWING_TABLES`, and all settings but those of models.
     """
     suite_filters = [("suite", "=", benchmark.name)]
     runs = store.rows(RUNS, [*suite_filters, ("status", "=", "succeeded")], ["run_id", "logical_date"])
     run_ids = sorted(row["run_id"] for row in runs if row["logical_date"] <= day)
     night_filters = [*suite_filters, ("logical_date", "=", day)]
-    # Nights without curves keep the hash that they had before there were crossings.
+    # Nights without curves keep the hash they had before there were crossings.
     tables = (*FOLLOWING_TABLES, *([CURVE_CROSSINGS] if benchmark.evaluation.learning_curve else []))
     counts = map_together(
         store.root, lambda table: len(store.rows(table, night_filters, ["suite"])), tables
@@ -96,10 +103,12 @@ def hash_following(store: FileTables, benchmark: Benchmark, day: date) -> str:
 
 
 def find_finished_night(root: str, benchmark: Benchmark, day: date) -> NightOutcome | None:
-    """Return the recorded outcome of a night that is complete; None if there may be anything to do.
+    """Return a complete night's recorded outcome.
+
+    The result is None if there may be anything to do.
 
     Args:
-        root: root of the warehouse.
+        root: the warehouse's root.
         benchmark: its placeholders are filled in.
         day: the night.
     """
@@ -128,7 +137,9 @@ def find_finished_night(root: str, benchmark: Benchmark, day: date) -> NightOutc
 
 
 def is_done(store: ArrowStore, benchmark: Benchmark, day: date) -> bool:
-    """Return True if every model of a night has succeeded with the present settings and inputs.
+    """Tell whether every model of a night has succeeded.
+
+    Settings and inputs are the present ones.
 
     Raises:
         RecbenchError: an input is not there, or only Spark can identify it.

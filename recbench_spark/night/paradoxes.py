@@ -1,5 +1,7 @@
-"""Pairs of models of a night on which parts and whole disagree, and the smallest change that turns a
-verdict."""
+"""Find model pairs where parts contradict the whole.
+
+The smallest change that turns a verdict is found too.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,10 @@ from recbench_spark.storage.commits import Addition
 
 
 def find_paradoxes(night: BenchmarkNight, journal: Journal) -> list[Addition]:
-    """Return rows of `flips` and `paradoxes` if the benchmark file asks for them.
+    """Return rows of `flips` and `paradoxes`, if asked for.
 
     The same runs with the same settings are analysed once. All pairs are stored, also those without a
-    disagreement: the absence of one is a result.
+    disagreement: its absence is a result.
     """
     settings = night.benchmark.paradoxes
     runs = list_tonight_runs(night) if settings else ()
@@ -54,7 +56,7 @@ def find_paradoxes(night: BenchmarkNight, journal: Journal) -> list[Addition]:
         counts["flips"] = len(verdicts)
         measure = paradoxes.disagreement_measure(make_plan(night, settings, runs))
         pairs = reduce_rows({"pairs": measure}, *opened).get("pairs", PARADOXES.arrow_schema.empty_table())
-    # Rows of `paradoxes` are written last: they mark the analysis as complete.
+    # Rows in `paradoxes` are written last: they mark the analysis as complete.
     return [
         Addition(table, name, add_facts(rows, _common_columns(night, name), table), named_by="paradox_id")
         for rows, table in ((verdicts, FLIPS), (pairs, PARADOXES))
@@ -62,7 +64,7 @@ def find_paradoxes(night: BenchmarkNight, journal: Journal) -> list[Addition]:
 
 
 def _paradox_settings(night: BenchmarkNight) -> list[object]:
-    """Return the settings that the numbers depend on."""
+    """Return the settings the numbers depend on."""
     benchmark = night.benchmark
     compared = benchmark.comparisons and benchmark.comparisons.baseline
     sections = (benchmark.paradoxes, benchmark.evaluation.bootstrap, night.definition)
@@ -70,7 +72,7 @@ def _paradox_settings(night: BenchmarkNight) -> list[object]:
 
 
 def list_tonight_runs(night: BenchmarkNight) -> tuple[ComparedRun, ...]:
-    """Return the runs of this night on this split, sorted by model."""
+    """Return this night's runs on this split, sorted by model."""
     split_runs = {
         row["run_id"] for row in night.store.rows(RUNS, [("split_id", "=", night.split_id)], ["run_id"])
     }
@@ -78,7 +80,7 @@ def list_tonight_runs(night: BenchmarkNight) -> tuple[ComparedRun, ...]:
 
 
 def make_metric_plan(night: BenchmarkNight, settings: Paradoxes) -> metric_rows.MetricPlan:
-    """Return the plan of the metrics: metrics of ranks, at the cut-offs of the section `paradoxes`."""
+    """Plan the rank metrics, at the cut-offs in section `paradoxes`."""
     evaluation = night.benchmark.evaluation
     metrics = tuple(m for m in settings.metrics or evaluation.metrics if m in METRICS)
     ks = tuple(k for k in settings.k or evaluation.cutoffs if k is not None)
@@ -89,7 +91,7 @@ def make_metric_plan(night: BenchmarkNight, settings: Paradoxes) -> metric_rows.
 def make_plan(
     night: BenchmarkNight, settings: Paradoxes, runs: tuple[ComparedRun, ...]
 ) -> paradoxes.ParadoxPlan:
-    """Plan which pairs are compared, and by which strata."""
+    """Plan which pairs to compare, and by which strata."""
     evaluation = night.benchmark.evaluation
     return paradoxes.ParadoxPlan(
         runs,
@@ -105,7 +107,10 @@ def make_plan(
 def choose_references(
     night: BenchmarkNight, against: str, runs: tuple[ComparedRun, ...]
 ) -> dict[tuple[str, str, int | None], int] | None:
-    """Return the place of the reference model for each (part, metric, k); None: all pairs."""
+    """Return the reference model's place by (part, metric, k).
+
+    None stands for all pairs.
+    """
     if against == "all":
         return None
     comparisons = night.benchmark.comparisons
@@ -132,7 +137,10 @@ def find_flips(
 def make_flip_plan(
     night: BenchmarkNight, settings: Paradoxes, runs: tuple[ComparedRun, ...]
 ) -> flips.FlipPlan:
-    """Plan the verdicts to turn: those of metrics that are sums over items."""
+    """Plan the verdicts to turn.
+
+    Their metrics are sums over items.
+    """
     plan = make_plan(night, settings, runs)
     metrics = flips.additive_metrics(plan.measured.metrics, night.definition)
     against = choose_references(night, settings.flips_against, runs)
@@ -150,7 +158,7 @@ def make_flip_plan(
 def _flip_row(
     plan: flips.FlipPlan, described: metric_rows.MetricPlan, verdict: FlipVerdict
 ) -> dict[str, Any]:
-    """Return a row of `flips`; the leading model comes first."""
+    """Make a row of `flips`; the leading model comes first."""
     pair, flip = verdict.pair, verdict.flip
     places = (pair.model, pair.other) if verdict.sign > 0 else (pair.other, pair.model)
     leader, other = (plan.runs[place] for place in places)
@@ -174,7 +182,7 @@ def _flip_row(
 
 
 def _common_columns(night: BenchmarkNight, name: str) -> dict[str, Any]:
-    """Return the columns that identify time, suite and split of the rows."""
+    """Return the columns for time, suite and split."""
     return {
         "paradox_id": name,
         "suite": night.benchmark.name,

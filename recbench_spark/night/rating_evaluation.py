@@ -1,4 +1,7 @@
-"""Evaluate one model on held-out ratings: predictions of pairs, and their errors per user and overall."""
+"""Evaluate one model on held-out ratings.
+
+Pairs are predicted, and errors measured per user and overall.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +34,10 @@ PREDICTED_NAMES = tuple(PREDICTED.names)
 def predict_model(
     night: BenchmarkNight, model: ModelConfig, run_id: str, journal: Journal
 ) -> tuple[list[Check], list[Addition]]:
-    """Return checks of a model's predictions, and rows of their errors in each held-out part.
+    """Return a model's prediction checks, and its errors as rows.
 
-    Predictions of a part stay in files of scratch until the rows are committed: an array for each user.
+    Each held-out part has its rows. A part's predictions stay in scratch files until the rows are
+    committed: an array for each user.
     """
     checks, additions = check_night_gates(night), list[Addition]()
     settings = night.benchmark.evaluation
@@ -57,7 +61,10 @@ def predict_model(
 
 
 def _predict_part(night: BenchmarkNight, model: ModelConfig, part: str) -> PieceRows:
-    """Return the predictions of a part, computed once; a model of another package may need frames."""
+    """Return a part's predictions, computed once.
+
+    A model from another package may need frames.
+    """
     threshold, adapter = night.definition.threshold, make_adapter(model)
     select = partial(select_part_users, parts=[part], threshold=threshold, keep_empty=False)
     users: Any = map_user_blocks(night.store, night.split_id, select, PART_USERS.names)
@@ -71,13 +78,16 @@ def _predict_part(night: BenchmarkNight, model: ModelConfig, part: str) -> Piece
 
 
 def _sum_part(tables: Iterable[pa.Table], bootstrap: Bootstrap) -> tuple[UserSums, int]:
-    """Return the sums of a task's predictions, and the number of pairs that the model does not know."""
+    """Sum a task's predictions, and count the unknown pairs."""
     kept = list(tables)
     return sum_users(kept, bootstrap), sum(pc.sum(rows.column("unknown")).as_py() or 0 for rows in kept)
 
 
 def _measure_users(rows: pa.Table, metrics: Sequence[str]) -> pa.Table:
-    """Return rows of `user_metrics` of a task's users, those of a metric side by side."""
+    """Make rows of `user_metrics` for a task's users.
+
+    Rows of one metric stand side by side.
+    """
     values = pa.Table.from_batches(user_value_batches(rows.combine_chunks().to_batches()))
     return values.filter(pc.is_in(values.column("metric"), pa.array(metrics)))
 

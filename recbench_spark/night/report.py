@@ -1,4 +1,4 @@
-"""The report of a night: one HTML file, the leaderboard, and queries to continue with."""
+"""Write a night's report: HTML, leaderboard and next queries."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from recbench_spark.storage.table_sql import view_files
 
 
 def report_night(night: BenchmarkNight, journal: Journal) -> tuple[str | None, str]:
-    """Write the report; return its place and the leaderboard.
+    """Write the report, and return its place and the leaderboard.
 
-    A catalog where Spark alone writes has no place for files: its report lies below the present folder.
+    A catalog where only Spark writes has no place for files: its report lies below the present folder.
     Where nobody may write there, the journal says so, and the place is None.
     """
     with journal.stage("report", "report"):
@@ -58,7 +58,10 @@ def report_night(night: BenchmarkNight, journal: Journal) -> tuple[str | None, s
 def make_report(
     store: FileTables, benchmark: Benchmark, logical_date: date, split_id: str
 ) -> reports.Report:
-    """Return the facts of one suite's night. The driver holds published numbers, no row for a user."""
+    """Collect the facts for a suite's night.
+
+    The driver holds published numbers, no row for a user.
+    """
     ask = make_query_runner(store)
     latest = read_latest(ask, benchmark, logical_date)
     ids = latest.run_id.unique().tolist()
@@ -99,14 +102,14 @@ def make_report(
 
 
 def read_latest(ask: Ask, benchmark: Benchmark, logical_date: date) -> pd.DataFrame:
-    """Return the newest numbers of a suite on or before a night."""
+    """Read a suite's newest numbers on or before a night."""
     latest = ask(f"SELECT * FROM latest_metrics WHERE suite = '{benchmark.name}'")
     if (latest.logical_date > logical_date).any():
         latest = ask(
             f"SELECT * FROM ({view_until(logical_date)}) AS known WHERE suite = '{benchmark.name}'"
         )
     if len(latest):
-        # Datasets that no longer run, or have another name now, do not belong to this night.
+        # Datasets no longer run, or renamed by now, do not belong to this night.
         last = latest.groupby("dataset", dropna=False).logical_date.transform("max")
         latest = latest[last == latest.logical_date.max()]
     return latest
@@ -119,7 +122,7 @@ def add_curves_and_indexes(
     logical_date: date,
     latest: pd.DataFrame,
 ) -> reports.Report:
-    """Return the report with learning curves and indexes, where the file asks for them."""
+    """Add learning curves and indexes, where asked for."""
     if benchmark.evaluation.learning_curve is not None:
         report = replace(
             report, learning_curves=read_learning_curves(read, benchmark, logical_date, latest)
@@ -134,9 +137,9 @@ def add_curves_and_indexes(
 def read_learning_curves(
     read: RowReader, benchmark: Benchmark, logical_date: date, latest: pd.DataFrame
 ) -> tuple[reports.LearningCurveFacts, ...]:
-    """Return the learning curves of the shown runs, and the crossings of the night.
+    """Read the shown runs' learning curves, and the night's crossings.
 
-    The driver holds one row for each point of a curve, and one for each pair of models.
+    The driver holds one row for each point on a curve, and one for each pair of models.
     """
     models = dict(zip(latest.run_id, latest.model, strict=True))
     measured = [("metric", "=", CURVE_METRIC), ("k", "=", choose_curve_cutoff(benchmark))]
@@ -152,26 +155,38 @@ def read_learning_curves(
 
 
 def read_retrieval(read: RowReader, latest: pd.DataFrame) -> tuple[reports.RetrievalFacts, ...]:
-    """Return the indexes of the shown runs; the driver holds one row per run, part and cut-off."""
+    """Read the shown runs' indexes.
+
+    The driver holds one row per run, part and cut-off.
+    """
     models = dict(zip(latest.run_id, latest.model, strict=True))
     rows = read(RETRIEVAL_RUNS, [("run_id", "in", sorted(models))]) if models else []
     return reports.make_retrieval(pd.DataFrame(rows, columns=RETRIEVAL_RUNS.names), models)
 
 
 def view_until(day: date) -> str:
-    """Return the SQL of the view `latest_metrics` for a night: numbers of later nights are left out."""
+    """Return the SQL of `latest_metrics` as of a night.
+
+    Numbers from later nights are left out.
+    """
     view = view_files()["latest_metrics"]
     bounded = rf"\1(SELECT * FROM \2 WHERE logical_date <= DATE '{day}') AS \2"
     return re.sub(r"(FROM\s+)(current_\w+)", bounded, view, count=1)
 
 
 def read_graph_runs(ask: Ask, split_id: str) -> pd.DataFrame:
-    """Return the passes of the models over this split's graphs, of any night."""
+    """Read the models' passes over this split's graphs.
+
+    They come from any night.
+    """
     return ask(f"SELECT * FROM graph_runs WHERE model_id LIKE '{split_id}-%'")
 
 
 def read_disagreements(ask: Ask, id_list: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the clearest rows of `current_paradoxes` of these runs, and the counts of each kind."""
+    """Read these runs' clearest disagreements, and counts by kind.
+
+    The rows are those of `current_paradoxes`.
+    """
     rows = f"FROM current_paradoxes WHERE run_id IN ({id_list})"
     severity = " ".join(f"WHEN '{kind}' THEN {place}" for place, kind in enumerate(KINDS))
     order = f"certain DESC, CASE kind {severity} END DESC, opposed_share DESC, part, metric, k, model"
@@ -182,21 +197,27 @@ def read_disagreements(ask: Ask, id_list: str) -> tuple[pd.DataFrame, pd.DataFra
 
 
 def read_changes(ask: Ask, benchmark: Benchmark, id_list: str) -> pd.DataFrame:
-    """Return rows of `current_changes` of these runs at the headline, by model, part and group."""
+    """Read these runs' rows of `current_changes` at the headline.
+
+    They are sorted by model, part and group.
+    """
     headline = measure_condition(*parse_headline(benchmark))
     order = "model, part, group_key, group_value"
     return ask(f"SELECT * FROM current_changes WHERE run_id IN ({id_list}) AND {headline} ORDER BY {order}")
 
 
 def read_multiverse_pairs(ask: Ask, suites: Sequence[str]) -> pd.DataFrame:
-    """Return the view `multiverse_pairs` of some suites: a row for each pair, metric and protocol."""
+    """Read `multiverse_pairs` for some suites.
+
+    It has a row for each pair, metric and protocol.
+    """
     return ask(f"SELECT * FROM multiverse_pairs WHERE suite IN ({list_texts(suites)})")
 
 
 def sql_lines(store: FileTables, benchmark: Benchmark, day: date) -> list[str]:
     """Return commands to paste, with Spark and without it.
 
-    Each names suite, dataset, metric, estimator and definition, so that it selects one number of many.
+    Each names suite, dataset, metric, estimator and definition, so it selects one number among many.
     """
     metric, k = parse_headline(benchmark)
     at = f"k = {k}" if k else "k IS NULL"
@@ -217,9 +238,10 @@ def sql_lines(store: FileTables, benchmark: Benchmark, day: date) -> list[str]:
 
 
 def _pandas_command(root: str, chosen: Mapping[str, str], k: int | None, day: date) -> str:
-    """Return Python code that prints one night's numbers without Spark; the last attempt of several counts.
+    """Return Python code that prints a night's numbers without Spark.
 
-    `deltalake` alone opens no table in a folder whose name holds `%20`, so the code goes by `delta_tables`.
+    The last attempt counts. `deltalake` alone opens no table in a folder whose name holds `%20`, so the
+    code goes by `delta_tables`.
     """
     run_conditions = [f"(r.{name} == {chosen[name]!r})" for name in ("suite", "dataset")]
     run_conditions += ["(r.status == 'succeeded')", f"(r.logical_date.astype(str) == '{day}')"]

@@ -1,4 +1,7 @@
-"""Read for a report what earlier nights say: values, falls with their causes, tested differences."""
+"""Read earlier nights for a report.
+
+It shows values, falls with their causes, and tested differences.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +30,16 @@ FILES_IN_WORDS = {
     "embeddings": "vectors",
     "predictions": "predictions",
 }
-"""What the files of a kind of model hold; those of others are `files`."""
+"""Contents of a model's files by kind; others are `files`."""
 
 NOT_A_SETTING = ("name", "path", "provenance", "version")
-"""Parts of a model's settings whose change is no cause: places differ every night."""
+"""Model settings whose change is no cause: places differ every night."""
 
 
 def read_history(ask: Ask, suite: str, day: date, report: reports.Report) -> pd.DataFrame:
-    """Return a suite's numbers of the report's measure on the last nights until one: those that are shown.
+    """Read the last nights' numbers at the report's measure.
 
-    The driver holds a row for each model, part and night.
+    Only the shown nights are read. The driver holds a row for each model, part and night.
     """
     if not report.leaderboards:
         return pd.DataFrame(columns=list(reports.HISTORY_COLUMNS))
@@ -60,7 +63,7 @@ def measure_condition(metric: str, k: int | None) -> str:
 
 
 def read_compared(ask: Ask, run_ids: Sequence[str], report: reports.Report) -> pd.DataFrame:
-    """Return rows of `current_comparisons` of these runs at the report's measure."""
+    """Read these runs' rows of `current_comparisons` at the report's measure."""
     if not report.leaderboards or not run_ids:
         return pd.DataFrame(columns=list(reports.COMPARED_COLUMNS))
     measure = report.leaderboards[0].measure
@@ -71,7 +74,7 @@ def read_compared(ask: Ask, run_ids: Sequence[str], report: reports.Report) -> p
 
 
 def read_regressed(ask: Ask, run_ids: Sequence[str], day: date) -> list[dict[str, Any]]:
-    """Return the regressions of these runs on a night; models that can be deployed come first."""
+    """Read these runs' regressions on a night, deployable models first."""
     columns = ", ".join(f"c.{name}" for name in reports.COMPARED_COLUMNS)
     rows = ask(
         f"SELECT {columns}, r.model_kind FROM current_comparisons AS c "
@@ -90,12 +93,15 @@ def _order_regressed(row: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def describe_regressions(rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return regressions in words, with all their numbers."""
+    """Describe regressions in words, with all their numbers."""
     return tuple(regression_in_words(SimpleNamespace(**row)) for row in rows)
 
 
 def make_falls(store: FileTables, rows: Sequence[Mapping[str, Any]]) -> tuple[reports.Fall, ...]:
-    """Return regressions with their causes. The driver holds a row of `runs` for each of their runs."""
+    """Return regressions with their causes.
+
+    The driver holds a row of `runs` for each of their runs.
+    """
     ids = sorted({row[name] for row in rows for name in ("run_id", "other_run_id")})
     names = ["run_id", "model_kind", "config_json", "inputs_json"]
     runs = {one["run_id"]: one for one in (store.rows(RUNS, [("run_id", "in", ids)], names) if ids else [])}
@@ -118,9 +124,10 @@ def make_falls(store: FileTables, rows: Sequence[Mapping[str, Any]]) -> tuple[re
 
 
 def list_changed_inputs(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Return what two runs read with another content: `lists`, `log` and other names.
+    """List the inputs whose content differs between two runs.
 
-    Identities of older code do not describe the content, so they say nothing.
+    They have names such as `lists` and `log`. Identities from older code do not describe the content, so
+    they say nothing.
     """
     inputs, others = (json.loads(run.get("inputs_json") or "{}") for run in (after, before))
     changed = []
@@ -134,7 +141,7 @@ def list_changed_inputs(before: Mapping[str, Any], after: Mapping[str, Any]) -> 
 
 
 def list_changed_settings(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    """Return the settings of a model that differ between two runs, as `name from a to b`."""
+    """List changed model settings, as `name from a to b`."""
     settings, others = (
         dict(_flatten(json.loads(run.get("config_json") or "{}").get("model", {})))
         for run in (after, before)
@@ -162,7 +169,10 @@ def _flatten(
 
 
 def _list_paths(kind: object) -> Sequence[str]:
-    """Return the settings of a kind of models that are paths; nothing for a section of another kind."""
+    """List the settings of a model kind that are paths.
+
+    A section of another kind has none.
+    """
     try:
         paths = model_class(str(kind)).paths if kind else ()
     except ConfigError:

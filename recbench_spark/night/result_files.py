@@ -1,8 +1,8 @@
-"""Files in `results/`: the outcome of a run, and of a night, for programs that read JSON and no tables.
+"""Write outcomes as JSON in `results/`, for programs without tables.
 
-Their form has a version. A field is added under the same version, and one that is renamed, removed or means
-something else raises it. `docs/results.schema.json` is the schema, which `python -m tools.result_schema`
-writes, and `docs/reference/results.md` explains it.
+There is a file for each run and each night. Their form has a version: a field is added under the same
+version; one that is renamed, removed or means something else raises it. `docs/results.schema.json` is the
+schema, which `python -m tools.result_schema` writes, and `docs/reference/results.md` explains it.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ PACKAGES = (
 
 
 class FileRecord(BaseModel):
-    """Base of the parts of a file: unknown fields are refused."""
+    """Base class for file parts; unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class MetricRecord(FileRecord):
-    """One number over all users of a part, with its interval."""
+    """One number over a part's users, with its interval."""
 
     model: str
     run_id: str
@@ -109,7 +109,7 @@ class RunRecord(FileRecord):
 
 
 class NightStateRecord(FileRecord):
-    """`results/night-SUITE-DATE.json` while a night runs, and where it ended before its models did."""
+    """`results/night-SUITE-DATE.json` while a night runs, or after it broke off."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     kind: Literal["night"] = "night"
@@ -149,7 +149,7 @@ class NightRecord(FileRecord):
 
 
 def list_versions() -> dict[str, str]:
-    """Return the versions of this package, of Python, and of the packages that it computes with."""
+    """List the versions of this package, Python and computing packages."""
     versions = {"recbench-spark": __version__, "python": ".".join(map(str, sys.version_info[:3]))}
     for name in PACKAGES:
         try:
@@ -160,14 +160,15 @@ def list_versions() -> dict[str, str]:
 
 
 def describe_code() -> dict[str, Any]:
-    """Return the versions and revisions, as every file has them."""
+    """Return versions and revisions, for every file."""
     return {"versions": list_versions(), "revisions": dict(revisions.REVISIONS)}
 
 
 def read_metrics(store: FileTables, models: Mapping[str, str], benchmark: Benchmark) -> list[MetricRecord]:
-    """Read the numbers of some runs over all users, in the order of model, part, metric and cut-off.
+    """Read some runs' numbers over all users.
 
-    Of a whole curve the cut-offs that the benchmark file names are read.
+    They are sorted by model, part, metric and cut-off. A whole curve is read at the benchmark file's
+    cut-offs.
 
     Args:
         store: the warehouse.
@@ -184,7 +185,7 @@ def read_metrics(store: FileTables, models: Mapping[str, str], benchmark: Benchm
 
 
 def read_differences(read: RowReader, comparison_id: str) -> list[DifferenceRecord]:
-    """Read the rows of a comparison."""
+    """Read a comparison's rows."""
     names = list(DifferenceRecord.model_fields)
     rows = read(COMPARISONS, [("comparison_id", "=", comparison_id)], names)
     records = [DifferenceRecord(**_make_finite(row, names)) for row in rows]
@@ -196,7 +197,10 @@ def _sort_key(record: MetricRecord | DifferenceRecord) -> tuple[Any, ...]:
 
 
 def _make_finite(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
-    """Return some columns of a row; NaN, which JSON has not, is None."""
+    """Return columns of a row, with None for NaN.
+
+    JSON has no NaN.
+    """
     return {
         name: None if isinstance(row[name], float) and not math.isfinite(row[name]) else row[name]
         for name in names
@@ -204,7 +208,7 @@ def _make_finite(row: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]
 
 
 def make_schema() -> dict[str, Any]:
-    """Return the JSON schema of all files."""
+    """Return the JSON schema for all files."""
     parts: Sequence[type[FileRecord]] = (RunRecord, NightRecord, NightStateRecord)
     schemas = [part.model_json_schema(mode="serialization") for part in parts]
     definitions = {name: one for schema in schemas for name, one in schema.pop("$defs", {}).items()}

@@ -1,6 +1,7 @@
-"""Write the results of a run; its row of `runs` comes last and makes the results visible.
+"""Write a run's results, and make them visible.
 
-Files in `results/` repeat the outcomes, since some cluster modes lose the exit code of a job.
+Its row in `runs` does so and comes last. Files in `results/` repeat the outcomes, since some cluster
+modes lose the job's exit code.
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ from recbench_spark.storage.uris import join_uri
 
 @dataclass
 class Attempt:
-    """One attempt at one model. It starts when it is made, and holds the outcome in the end.
+    """One attempt to run a model, with its outcome.
 
     Attributes:
         night, model: the model that runs, and its night.
-        number: 1 for the first attempt of this key.
-        place: its place among the attempts of the night, in words.
+        number: 1 for the first attempt with this key.
+        place: its place among the night's attempts, in words.
         checks: checks of a run that succeeded.
         error, exit_code: the error, and the exit code of a job with this attempt alone; None: no error.
         seconds: seconds of training and evaluation; None: the time since the start.
@@ -68,7 +69,7 @@ class Attempt:
 
     @property
     def facts(self) -> dict[str, str]:
-        """Facts in every log line and result of this run."""
+        """Facts for every log line and result of this run."""
         return {
             "run_id": self.run_id,
             "suite": self.night.benchmark.name,
@@ -78,7 +79,10 @@ class Attempt:
 
 
 def add_runs(attempts: Sequence[Attempt]) -> Addition:
-    """Return rows of `runs`: committed last, they make runs visible, except failed ones."""
+    """Return rows of `runs`, to commit last.
+
+    They make runs visible, except failed ones.
+    """
     return Addition(RUNS, rows=[_attempt_row(attempt) for attempt in attempts])
 
 
@@ -118,7 +122,10 @@ def _attempt_row(attempt: Attempt) -> dict[str, Any]:
 
 
 def _dataset_settings(night: BenchmarkNight) -> dict[str, Any]:
-    """Return the settings of the dataset; a log that the warehouse holds is named relative to it."""
+    """Return the dataset's settings.
+
+    A log in the warehouse is named relative to it.
+    """
     dataset = night.benchmark.dataset.model_dump()
     if dataset["path"]:
         dataset["path"] = night.store.shorten_path(dataset["path"], FIT_FILES)
@@ -137,7 +144,10 @@ def _provenance_columns(model: ModelConfig, provenance: Provenance, ran_by: str 
 
 
 def find_grid_edges(model: ModelConfig, provenance: Provenance) -> list[str]:
-    """Return the settings with the smallest or largest value searched: the grid may be too small."""
+    """List the settings chosen at an end of their grid.
+
+    The grid may be too small.
+    """
     return [
         name
         for name, grid in provenance.search_space.items()
@@ -147,7 +157,10 @@ def find_grid_edges(model: ModelConfig, provenance: Provenance) -> list[str]:
 
 
 def add_published_figures(model: PublishedModel, run_id: str) -> Addition:
-    """Return figures of a publication as rows of `metrics`: `ndcg@10: 0.31`, `rmse: 0.77`."""
+    """Turn published figures into rows of `metrics`.
+
+    Figures look like `ndcg@10: 0.31`, `rmse: 0.77`.
+    """
     facts = {"run_id": run_id, "part": "test", "definition": "as published", "estimator": "holdout", "n": 0}
     rows = []
     for name, value in model.figures.items():
@@ -157,7 +170,10 @@ def add_published_figures(model: PublishedModel, run_id: str) -> Addition:
 
 
 def write_results(store: FileTables, benchmark: Benchmark, attempts: Sequence[Attempt]) -> None:
-    """Write `results/<run_id>.json` for each run: its outcome and its numbers over all users."""
+    """Write `results/<run_id>.json` for each run.
+
+    It holds the outcome and the numbers over all users.
+    """
     if not store.is_file_storage:
         return
     done = {one.run_id: one.model.name for one in attempts if not one.error}
@@ -166,7 +182,7 @@ def write_results(store: FileTables, benchmark: Benchmark, attempts: Sequence[At
 
 
 def _write_result(store: FileTables, attempt: Attempt, metrics: Sequence[MetricRecord]) -> None:
-    """Write the file of one run; `metrics`: those of several runs."""
+    """Write one run's file; `metrics` may cover several runs."""
     own = [one for one in metrics if one.run_id == attempt.run_id]
     outcome = {
         "status": "failed" if attempt.error else "succeeded",
@@ -179,10 +195,11 @@ def _write_result(store: FileTables, attempt: Attempt, metrics: Sequence[MetricR
 
 
 def write_night(night: BenchmarkNight, outcome: NightOutcome, comparison_id: str | None = None) -> None:
-    """Write `results/night-SUITE-DATE.json`: the outcome of the night, its numbers and its comparison.
+    """Write `results/night-SUITE-DATE.json`, the night's outcome.
 
-    The file of a run is written before the runs are compared, so it has no regressions.
-    `night_status.find_finished_night` reads this file to see if the same night is complete.
+    It holds its numbers and its comparison. The file of a run is written before the runs are compared, so
+    it has no regressions. `night_status.find_finished_night` reads this file to see if the same night is
+    complete.
     """
     if not night.store.is_file_storage:
         return

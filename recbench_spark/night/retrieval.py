@@ -1,7 +1,7 @@
-"""Rows of `retrieval_runs`: the losses and the costs of the indexes of a night.
+"""Measure what a night's indexes lose and cost, in `retrieval_runs`.
 
-One pass over the users serves all indexes of one model. A task holds its users and a batch of them with
-their exact lists. The driver gets one row of each task for each run, part and cut-off.
+One pass over the users serves all indexes on one model. A task holds its users, and a batch of them with
+their exact lists. The driver gets one row from each task for each run, part and cut-off.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from recbench_spark.storage.commits import Addition
 from recbench_spark.storage.packed_blocks import unpack_blocks
 
 CUTOFFS = (10, 100)
-"""Lengths at which lists are compared, up to the length of the lists."""
+"""Lengths to compare lists at, up to their own length."""
 SINGLE_QUERIES = 8
-"""Users of a batch that are also searched one by one."""
+"""Users in a batch who are also searched one by one."""
 
 BATCH_ROWS = pa.schema(
     [
@@ -62,20 +62,26 @@ BATCH_ROWS = pa.schema(
         ("cut_items", pa.int64()),
     ]
 )
-"""Sums of a batch of users of one part; `recall` and `squares` are in units of 1 / `UNIT`."""
+"""Sums over a batch of users in one part.
+
+`recall` and `squares` are in units of 1 / `UNIT`.
+"""
 UNIT = 2**32
-"""Recall is added as whole numbers, so that neither batches nor partitions change a bit."""
+"""Recall is added as whole numbers, so neither batches nor partitions change a bit."""
 ONCE = ("build_seconds", "bytes", "items", "cut_items")
-"""Facts of an index that each batch repeats."""
+"""Facts about an index, repeated in each batch."""
 
 
 USER_NAMES = ("user_id", "part", "user_key", "masked")
-"""Columns of users that are compared."""
+"""User columns for the comparison."""
 
 
 @dataclass(frozen=True)
 class RetrievalTask:
-    """Work of a task: indexes of one model by run id, and whether training items are left out."""
+    """The indexes a task compares, by run id.
+
+    They belong to one model. `masks`: training items are left out.
+    """
 
     sources: tuple[tuple[str, RetrievedSource], ...]
     masks: bool
@@ -83,17 +89,19 @@ class RetrievalTask:
 
     @property
     def cutoffs(self) -> tuple[int, ...]:
-        """Cut-offs of the comparison; the length of the lists if it is shorter than all others."""
+        """Cut-offs to compare at, or the lists' shorter length."""
         return tuple(k for k in CUTOFFS if k <= self.length) or (self.length,)
 
 
 def measure_retrieval(night: BenchmarkNight, group: Sequence[RankableModel], journal: Journal) -> Addition:
-    """Compare the lists of each index with exact lists of the same users.
+    """Compare each index's lists with exact lists.
+
+    The users are the same.
 
     Args:
         night: the night.
         group: opened models whose lists come through an index.
-        journal: journal of the job.
+        journal: the job's journal.
     """
     names = ", ".join(ready.model.name for ready in group)
     run_ids = [ready.run_id for ready in group]
@@ -111,7 +119,7 @@ def _settings(ready: RankableModel) -> RetrievedModel:
 
 
 def _measure_base(night: BenchmarkNight, group: Sequence[RankableModel]) -> list[dict[str, Any]]:
-    """Return rows of `retrieval_runs` of indexes of one model."""
+    """Return rows of `retrieval_runs` for indexes on one model."""
     sources, vectors = [], None
     for ready in group:
         assert isinstance(ready.ranked, ScoredModel) and isinstance(ready.ranked.source, RetrievedSource)
@@ -135,7 +143,7 @@ def _measure_base(night: BenchmarkNight, group: Sequence[RankableModel]) -> list
 
 
 def compare_sides(sides: Sides, task: RetrievalTask, member: Member) -> pa.Table:
-    """Return the sums of a task's users, a row for each run, part and cut-off."""
+    """Sum a task's users by run, part and cut-off."""
     users = read_users(sides, None)
     if users is None:
         return BATCH_ROWS.empty_table()
@@ -144,7 +152,10 @@ def compare_sides(sides: Sides, task: RetrievalTask, member: Member) -> pa.Table
 
 
 def compare_batches(task: RetrievalTask, batches: Batches) -> Batches:
-    """Return rows of `BATCH_ROWS`: sums of each batch, part, run and cut-off."""
+    """Yield rows of `BATCH_ROWS`, sums over batches of users.
+
+    Each row is for one part, run and cut-off.
+    """
     scorers = [(run_id, source.scorer()) for run_id, source in task.sources]
     for batch in batches:
         for part in sorted(set(batch.column("part").to_pylist())):
@@ -156,7 +167,7 @@ def compare_batches(task: RetrievalTask, batches: Batches) -> Batches:
 def compare_users(
     task: RetrievalTask, scorers: Sequence[tuple[str, Scorer]], batch: pa.RecordBatch
 ) -> list[dict[str, Any]]:
-    """Return the sums of users of one part, for each run and cut-off."""
+    """Sum users in one part, by run and cut-off."""
     if "vector" in batch.schema.names:
         batch = batch.filter(batch.column("vector").is_valid())
     rows: list[dict[str, Any]] = []
@@ -172,7 +183,10 @@ def compare_users(
 
 
 def score_exactly(scorer: RetrievedScorer, users: UserBlock, masked: ItemLists, length: int) -> Floats:
-    """Return the best exact scores of each user, (users, length), padded with NaN."""
+    """Return each user's best exact scores, (users, length).
+
+    They are padded with NaN.
+    """
     nothing = ItemLists.empty(masked.users)
     settings = CountingSettings(top_k=length)
     scores = count_ranks(scorer.base, users, nothing, masked, settings=settings).top_scores_uk
@@ -183,7 +197,7 @@ def score_exactly(scorer: RetrievedScorer, users: UserBlock, masked: ItemLists, 
 def compare_lists(
     task: RetrievalTask, scorer: RetrievedScorer, users: UserBlock, masked: ItemLists, exact_uk: Floats
 ) -> list[dict[str, Any]]:
-    """Search for all users at once and for some one by one, and return the sums for each cut-off."""
+    """Search for all users, and singly; sum by cut-off."""
     started = time.perf_counter()
     lists = scorer.retrieve(users, masked)
     seconds = time.perf_counter() - started
@@ -234,7 +248,10 @@ KEY = ("run_id", "part", "k")
 
 
 def add_batches(batches: Sequence[pa.Table]) -> pa.Table:
-    """Add the rows of all batches: one row for each run, part and cut-off, in this order."""
+    """Add all batches by run, part and cut-off.
+
+    Rows are sorted in this order.
+    """
     names = [name for name in BATCH_ROWS.names if name not in KEY]
     how = [(name, "max" if name in ONCE else "sum") for name in names]
     added = pa.concat_tables(batches).group_by(KEY).aggregate(how)
@@ -244,7 +261,7 @@ def add_batches(batches: Sequence[pa.Table]) -> pa.Table:
 def summarise_batches(
     batches: Sequence[pa.Table], models: Mapping[str, RetrievedModel]
 ) -> list[dict[str, Any]]:
-    """Return rows of `retrieval_runs` from the sums of all tasks."""
+    """Make rows of `retrieval_runs` from all tasks' sums."""
     rows = []
     for row in add_batches(batches).to_pylist():
         index = models[row["run_id"]].index

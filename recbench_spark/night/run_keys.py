@@ -1,7 +1,7 @@
-"""Names of splits and runs: hashes of settings, inputs and code, without a Spark session.
+"""Name splits and runs: hashes of settings, inputs and code.
 
-Identities of inputs come from Spark (`sources.identity`) or from this process (`sources.arrow_files`);
-both give the same text.
+No Spark session is needed. Input identities come from Spark (`sources.identity`) or from this process
+(`sources.arrow_files`); both give the same text.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ from recbench_spark.night.code_provenance import run_revisions, split_revisions
 
 
 class InputIdentifier(Protocol):
-    """Function that returns the identity of the data at a path."""
+    """Identifies the data at a path."""
 
     def __call__(self, path: str, *, named: bool = False, options: Mapping[str, str] | None = None) -> str:
-        """Return the identity; `named`: names of plain files count; `options`: options of the reader."""
+        """Return the identity.
+
+        `named`: names of plain files count; `options`: options for the reader.
+        """
 
 
 def hash_split(identify: InputIdentifier, benchmark: Benchmark) -> tuple[str, dict[str, str]]:
-    """Return the hash of all inputs of a split, and the identities of the log and of its slices."""
+    """Hash a split's inputs; identify the log and its slices."""
     dataset = benchmark.dataset
     inputs = {}
     if dataset.reader != "world":
@@ -43,7 +46,7 @@ def hash_split(identify: InputIdentifier, benchmark: Benchmark) -> tuple[str, di
             inputs[f"slice {cut.key}"] = identify(cut.path)
     settings = dataset.model_dump(exclude={"name", "path", "world"})
     settings["world"] = world_settings(dataset)
-    # The content of a slice's table is among the inputs, so a copy at another path is the same slice.
+    # A slice's content is among the inputs, so a copy at another path is the same slice.
     slices = [{**cut.model_dump(), "path": None} for cut in benchmark.evaluation.slices]
     split = benchmark.split.model_dump(exclude={"anchor"})
     return digest(
@@ -52,10 +55,10 @@ def hash_split(identify: InputIdentifier, benchmark: Benchmark) -> tuple[str, di
 
 
 def list_period_keys(benchmark: Benchmark) -> tuple[str, ...]:
-    """Return `calendar` where a calendar moves the instants of a period, and nothing elsewhere.
+    """Return `calendar` where a calendar moves a period's bounds.
 
-    From a given `start` on, days of UTC are equally long, as they were before there were anchors. The zone
-    and the resolved `start` are among the settings.
+    Elsewhere the result is empty. From a given `start` on, UTC days are equally long, as they were before
+    there were anchors. The zone and the resolved `start` are among the settings.
     """
     split = benchmark.split
     equal_days = split.start is not None and benchmark.dataset.time_zone in ("UTC", "+00:00")
@@ -64,14 +67,14 @@ def list_period_keys(benchmark: Benchmark) -> tuple[str, ...]:
 
 
 def uses_file_names(dataset: Dataset) -> bool:
-    """Return True if the names of a log's files are part of its data."""
+    """Tell whether the names of a log's files are data."""
     return not dataset.is_table
 
 
 def world_settings(dataset: Dataset) -> dict[str, object]:
-    """Return the settings of a generated world that count in split hashes.
+    """Return the settings of a generated world, for split hashes.
 
-    A newer setting counts only where it changes the rows of the log.
+    A newer setting counts only where it changes the log's rows.
     """
     world, before = dataset.world.model_dump(), {"tastes": 8, "open_items": "unseen"}
     generated = dataset.reader == "world"
@@ -83,7 +86,7 @@ def world_settings(dataset: Dataset) -> dict[str, object]:
 
 
 def evaluation_paths(benchmark: Benchmark) -> dict[str, str]:
-    """Return the paths of the tables that an evaluation reads beside log and models, by kind."""
+    """Return an evaluation's paths beside log and models, by kind."""
     evaluation = benchmark.evaluation
     paths = {"candidates": evaluation.candidates_path, "features": evaluation.features}
     if evaluation.exposure:
@@ -94,9 +97,10 @@ def evaluation_paths(benchmark: Benchmark) -> dict[str, str]:
 
 
 def identify_model_inputs(identify: InputIdentifier, model: ModelConfig) -> dict[str, str]:
-    """Return the identity of each file that a model is read from; `missing` if there is no file.
+    """Identify each file a model is read from.
 
-    A model without its file has a key as well: its run fails under this key, and the night goes on.
+    The identity is `missing` if there is no file. A model without its file has a key as well: its run
+    fails under this key, and the night goes on.
     """
     paths = {name: attrgetter(name)(model) for name in model.paths}
     return {f"model {name}": _identify_or_missing(identify, path) for name, path in paths.items() if path}
@@ -112,7 +116,10 @@ def _identify_or_missing(identify: InputIdentifier, path: str) -> str:
 
 
 def list_switched_models(benchmark: Benchmark, model: ModelConfig) -> tuple[ModelConfig, ...]:
-    """Return the models whose values a switching model uses; empty for all other models."""
+    """List the models whose values a switching model uses.
+
+    Other models use none.
+    """
     if not isinstance(model, SwitchModel):
         return ()
     names = {model.first, model.then}
@@ -120,16 +127,16 @@ def list_switched_models(benchmark: Benchmark, model: ModelConfig) -> tuple[Mode
 
 
 def choose_curve_cutoff(benchmark: Benchmark) -> int:
-    """Return the cut-off at which learning curves are compared and shown.
+    """Choose the cut-off to compare and show learning curves at.
 
-    It is that of the headline if it is measured, else the largest one.
+    It is the headline's if it is measured, else the largest one.
     """
     k, cutoffs = benchmark.headline.partition("@")[2], benchmark.evaluation.cutoffs
     return int(k) if k and int(k) in cutoffs else max(cutoffs)
 
 
 def list_unkeyed(model: ModelConfig) -> dict[str, Any]:
-    """Return the settings of a model that enter no key of a run, as pydantic leaves them out."""
+    """List a model's settings outside the run key, for pydantic."""
     left_out: dict[str, Any] = dict.fromkeys(("provenance", *model.unkeyed), True)
     return left_out | ({"base": list_unkeyed(model.base)} if isinstance(model, RetrievedModel) else {})
 
@@ -141,14 +148,16 @@ def hash_run_key(
     inputs: Mapping[str, str],
     model: ModelConfig,
 ) -> str:
-    """Hash all that a run's numbers depend on: same key, same numbers.
+    """Hash everything a run's numbers depend on.
+
+    The same key means the same numbers.
 
     Args:
         benchmark: settings of the night.
-        definition: the definition that its evaluation resolves to.
-        split_id: id of its split.
-        inputs: identities of all inputs of the night and of the model.
-        model: the model of the run.
+        definition: the definition its evaluation resolves to.
+        split_id: its split's id.
+        inputs: identities of all inputs, for night and model.
+        model: the run's model.
     """
     chosen = isinstance(model, SwitchModel) and model.at == "auto"
     more = {"cut-off of the choice": choose_curve_cutoff(benchmark)} if chosen else {}

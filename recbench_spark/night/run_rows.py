@@ -1,4 +1,4 @@
-"""A night's measures, and the rows that its runs write into result tables."""
+"""A night's measures, and its runs' rows in result tables."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def make_run_rows(
 
 
 def _list_compared(estimates: pa.Table | None) -> list[SimpleNamespace]:
-    """List the estimates with replicates, by which numbers of strata are compared."""
+    """List the estimates with replicates, which compare strata."""
     if estimates is None:
         return []
     rows = estimates.filter(pc.is_valid(estimates.column("replicates"))).to_pylist()
@@ -126,7 +126,7 @@ def _list_compared(estimates: pa.Table | None) -> list[SimpleNamespace]:
 
 
 def list_additions(rows_by_run: Mapping[str, RunRows]) -> list[Addition]:
-    """Return the rows of runs, by run id, as additions: one for each table."""
+    """Return runs' rows as additions, one for each table."""
     additions = []
     for table, name in ((METRICS, "metrics"), (MULTIVERSE, "multiverse")):
         rows = [

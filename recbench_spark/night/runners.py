@@ -1,4 +1,4 @@
-"""Choice of the runner for a log: this machine's processes, or Spark."""
+"""Choose a log's runner: this machine's processes, or Spark."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from recbench_spark.splits.rules import estimate_rows
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
 
 MOST_ROWS = 20_000_000
-"""Rows of a log that `auto` splits without Spark."""
+"""Most rows `auto` splits without Spark."""
 
 
 def choose_runner(
     requested: str, benchmark: Benchmark, root: str, *, night: bool = False
 ) -> tuple[EngineChoice, int]:
-    """Choose the runner of a split or a night, and count the rows of its log (0 for Spark).
+    """Choose the runner for a split or a night.
+
+    The rows of its log are counted too (0 for Spark).
 
     Args:
         requested: auto, local or spark.
@@ -39,13 +41,13 @@ def choose_runner(
 def choose_job_runner(
     requested: str, root: str, count: Callable[[], int], tables: Sequence[Table]
 ) -> tuple[EngineChoice, int]:
-    """Choose the runner of a job, as `choose_runner`.
+    """Choose a job's runner, like `choose_runner`.
 
     Args:
         requested: auto, local or spark.
         root: the warehouse.
-        count: counts the rows of the job's log, 0 where it has none; FallbackToSpark: it needs Spark.
-        tables: those to which it may append rows.
+        count: counts the rows in the job's log, 0 where it has none; FallbackToSpark: it needs Spark.
+        tables: those it may append rows to.
 
     Raises:
         ConfigError: `local` is requested, and only Spark can do this.
@@ -69,12 +71,16 @@ def choose_job_runner(
 
 
 def count_log(benchmark: Benchmark) -> int:
-    """Return about how many rows a benchmark's log has. Raises FallbackToSpark: Spark must read it."""
+    """Estimate the number of rows in a benchmark's log.
+
+    Raises:
+        FallbackToSpark: Spark must read it.
+    """
     return estimate_rows(benchmark.dataset)
 
 
 def count_no_log() -> int:
-    """Return the rows of the log of a job that has none."""
+    """Return 0, for jobs without a log."""
     return 0
 
 
@@ -82,27 +88,30 @@ SPLIT_TABLES = (SPLITS, ITEMS, USER_BLOCKS, MANIFESTS)
 NIGHT_TABLES = tuple(
     table for table in TABLES.values() if not table.name.startswith(("board", "submissions", "speed"))
 )
-"""Tables to which a split or a night may append rows."""
+"""Tables a split or a night may append rows to."""
 
 SESSIONS = {
     "PYSPARK_GATEWAY_PORT": "spark-submit started this job",
     "SPARK_REMOTE": "SPARK_REMOTE names a server of Spark Connect",
 }
-"""Variables of the environment by which a caller asks for a session of Spark."""
+"""Environment variables by which a caller asks for a Spark session."""
 
 
 def find_wish(requested: str) -> str:
-    """Return in words who asked for Spark: the flag, or with `auto` the environment; empty: nobody."""
+    """Say who asked for Spark; empty: nobody.
+
+    It is the flag, or with `auto` the environment.
+    """
     if requested != "auto":
         return "as requested" if requested == "spark" else ""
     return next((why for name, why in SESSIONS.items() if os.environ.get(name)), "")
 
 
 def require_local_night(benchmark: Benchmark) -> None:
-    """Check that a night's models and measures have a form without Spark.
+    """Check that a night's models and measures run without Spark.
 
     Raises:
-        FallbackToSpark: one has none.
+        FallbackToSpark: one does not.
     """
     for model in benchmark.models:
         if not isinstance(model, PublishedModel) and not _runs_local(model):
@@ -110,7 +119,10 @@ def require_local_night(benchmark: Benchmark) -> None:
 
 
 def _runs_local(model: ModelConfig) -> bool:
-    """Return whether a model needs no Spark; its module may not even be loaded without."""
+    """Tell whether a model needs no Spark.
+
+    Its module may not even load without Spark.
+    """
     try:
         return make_adapter(model).runs_local
     except (ConfigError, ModuleNotFoundError):
@@ -118,7 +130,7 @@ def _runs_local(model: ModelConfig) -> bool:
 
 
 def _count_rows(benchmark: Benchmark, night: bool) -> int:
-    """Count the rows of a log that tasks read by themselves.
+    """Count the log rows tasks read by themselves.
 
     Raises:
         FallbackToSpark: the night, the log or the split needs Spark.

@@ -1,4 +1,7 @@
-"""Make a split of a log: the tables `splits`, `items`, `user_blocks`, `propensities`, `manifests`."""
+"""Split a log, and write the split's tables.
+
+They are `splits`, `items`, `user_blocks`, `propensities`, `manifests`.
+"""
 
 from __future__ import annotations
 
@@ -48,21 +51,24 @@ from recbench_spark.storage.commits import Addition, add_blocks, commit
 from recbench_spark.storage.file_tables import FileTables, RowReader
 
 HELD_OUT_PARTS = ("valid", "probe", "quiz", "test", "open_loop")
-"""Parts that a log or a protocol may hold out, beside those that `split.parts` names."""
+"""Parts that may be held out, beside those in `split.parts`.
+
+A log or a protocol holds them out.
+"""
 
 
 BLOCK_COLUMNS = tuple(name for name in USER_BLOCKS.names if name != "split_id")
-"""Columns of user blocks that tasks write."""
+"""User block columns written by tasks."""
 
 DROPPED_FACT = "dropped"
-"""Fact of a manifest: the number of times that retention has removed the splits of this hash."""
+"""Manifest fact: how often retention removed splits with this hash."""
 
 
 def identify_split(store: FileTables, benchmark: Benchmark) -> tuple[str, dict[str, str]]:
-    """Return the name of a split (a hash of all its inputs) and the identity of the log.
+    """Return a split's name and the log's identity.
 
-    A split that retention removed is made again under the new name `HASH.1`: Delta would take rows of the
-    old name for a repetition of the removed ones.
+    The name is a hash of all inputs. A split removed by retention is made again under the new name
+    `HASH.1`: Delta would take rows under the old name for a repetition of the removed ones.
     """
     if benchmark.dataset.path:
         refuse_empty(str(benchmark.dataset.path))
@@ -79,7 +85,13 @@ def current_split_id(read: RowReader, split_id: str) -> str:
 
 
 def check_open_loop(benchmark: Benchmark, definition: Definition) -> None:
-    """Refuse candidates without the pairs that training knows, if those are tested. Raises ConfigError."""
+    """Refuse candidates without known pairs where these are tested.
+
+    They are the pairs that training knows.
+
+    Raises:
+        ConfigError: it is so.
+    """
     tested = benchmark.split.open_loop == "all" and "open_loop" in benchmark.evaluation.parts
     if tested and benchmark.evaluation.task != "rating" and definition.candidates not in ("all", "rated"):
         raise ConfigError(
@@ -90,7 +102,11 @@ def check_open_loop(benchmark: Benchmark, definition: Definition) -> None:
 
 
 def check_repeats(benchmark: Benchmark, definition: Definition) -> None:
-    """Refuse masks of training items if the split asks for pairs of training. Raises ConfigError."""
+    """Refuse to mask training items if training pairs are wanted.
+
+    Raises:
+        ConfigError: it is so.
+    """
     split, evaluation = benchmark.split, benchmark.evaluation
     if not split.asks_repeats or evaluation.task == "rating":
         return
@@ -117,14 +133,16 @@ def prepare_split(
     journal: Journal,
     logical_date: date | None = None,
 ) -> None:
-    """Write a log to `splits`, `items`, `user_blocks`, `propensities`, and at last `manifests`.
+    """Write a log to a split's tables, `manifests` last.
 
-    A split with a manifest is complete and is not made again. With a logical date the manifest has the ages
-    of the log's ends on that day.
+    The others are `splits`, `items`, `user_blocks` and `propensities`. A split with a manifest is
+    complete and is not made again. With a logical date the manifest has the ages of the log's ends on
+    this day.
 
     Raises:
-        ProtocolError: a split without training or test rows; and all that `write_labelled_log` raises.
-        StoreError: a table of the split lacks rows; the split is dropped, and the next run makes it again.
+        ProtocolError: a split without training or test rows; and all errors of `write_labelled_log`.
+        StoreError: one of the split's tables lacks rows; the split is dropped, and the next run makes it
+            again.
     """
     if store.has(MANIFESTS, "split_id", split_id):
         journal.say(f"split {split_id}: already made")
@@ -165,7 +183,9 @@ def _make_split(
 
 @contextmanager
 def name_time_unit(dataset: Dataset) -> Iterator[None]:
-    """Say what a log's times would be in other units, where a part that is cut by time is empty.
+    """Explain an empty part by the log's time unit.
+
+    Where a part cut by time is empty, the hint says what its times would be in other units.
 
     Raises:
         EmptyPartError: as in the block, with a longer hint where `time_unit` counts.
@@ -180,10 +200,13 @@ def name_time_unit(dataset: Dataset) -> Iterator[None]:
 
 
 def _require_whole(store: FileTables, split_id: str, table: Table, wanted: int) -> None:
-    """Compare the rows of the catalogue, or of the user blocks, with the items or users of the log.
+    """Compare a table's row count with the log.
 
-    The rows are counted from the statistics of the commits. A table that lacks rows would stay under its
-    name for good, and every later night would read it. So the split is dropped: its next name is made anew.
+    The log has so many items or users.
+
+    The table is the catalogue, or the user blocks; rows are counted from the commits' statistics. A table
+    that lacks rows would stay under its name for good, and every later night would read it. So the split
+    is dropped: its next name is made anew.
 
     Raises:
         StoreError: a table has more or fewer rows than the log has users or items.
@@ -199,7 +222,10 @@ def _require_whole(store: FileTables, split_id: str, table: Table, wanted: int) 
 
 
 def drop_splits(store: FileTables, split_ids: Sequence[str], reason: str) -> None:
-    """Delete the rows of splits. Each is first recorded as removed, so that no run on it is published."""
+    """Delete the rows of splits.
+
+    Each is first recorded as removed, so no run on it is published.
+    """
     for split_id in split_ids:
         base, _, times = split_id.partition(".")
         fact = Fact("log", DROPPED_FACT, int(times or 0) + 1.0, f"{split_id} {reason}")
@@ -214,9 +240,9 @@ def drop_splits(store: FileTables, split_ids: Sequence[str], reason: str) -> Non
 
 
 def list_split_tables() -> list[Table]:
-    """Return tables partitioned by split, or by a name that begins with a split's; `splits` comes last.
+    """Return tables partitioned by split; `splits` comes last.
 
-    `splits` shows which splits exist.
+    A partition may also begin with the split's name. `splits` shows which splits exist.
     """
     columns = ("split_id", "model_id", "graph_id", "neighbourhood_id", "nearest_id")
     tables = [one for one in TABLES.values() if one.partition_by and one.partition_by[0] in columns]
@@ -225,17 +251,21 @@ def list_split_tables() -> list[Table]:
 
 @dataclass(frozen=True)
 class LogCounts:
-    """Counts of a log whose labelled rows are in `splits`; `numeric`: item ids are ordered as numbers."""
+    """Counts of a log whose labelled rows are in `splits`.
+
+    `numeric`: item ids are ordered as numbers.
+    """
 
     rows: LogRows
     numeric: bool
 
 
 def write_labelled_log(store: FileTables, dataset: Dataset, split: Split, split_id: str) -> LogCounts:
-    """Read, check and label a log and write it to `splits`, with one shuffle and one commit.
+    """Read, check and label a log into `splits`.
 
-    A log in columns of plain types is read once. A value that this reading cannot take ends it (on a
-    cluster after all retries of its task); the log is then checked and labelled in two passes, as others.
+    This takes one shuffle and one commit. A log with columns of plain types is read once. A value that
+    this reading cannot take ends it (on a cluster after all retries of its task); the log is then checked
+    and labelled in two passes, like others.
 
     Args:
         store: the warehouse.
@@ -244,7 +274,7 @@ def write_labelled_log(store: FileTables, dataset: Dataset, split: Split, split_
         split_id: the split's name.
 
     Raises:
-        ConfigError, SchemaError, DataError, ProtocolError: as `check_log` and `label_log`.
+        ConfigError, SchemaError, DataError, ProtocolError: see `check_log` and `label_log`.
         FallbackToSpark: the warehouse has no Spark, which must read the log.
     """
     return write_labelled(
@@ -261,15 +291,17 @@ def write_labelled(
     rejects_of: str = "",
     every_fold: bool = False,
 ) -> LogCounts:
-    """Read, check and label a log, and let `write` write it, as `write_labelled_log`.
+    """Read, check and label a log for another writer.
+
+    It works like `write_labelled_log`, and `write` writes the rows.
 
     Args:
         store: the warehouse.
         dataset: the log, and the rule for two rows of a pair.
         split: the protocol.
-        write: writes labelled rows of so many, and counts those that they leave out.
+        write: writes labelled rows of so many, and counts those it leaves out.
         rejects_of: the split in whose name rejected rows are kept; empty: they are not.
-        every_fold: true if `part` is the number of the row's fold.
+        every_fold: true if `part` is the row's fold number.
     """
 
     def label(log: OpenedLog) -> LogCounts:
@@ -283,19 +315,19 @@ def write_labelled(
     try:
         if plain is not None:
             return label(plain)
-    except Exception as error:  # of Spark's error the text names the worker's
+    except Exception as error:  # the text of Spark's error names the worker's
         if FallbackToSpark.__name__ not in f"{type(error).__name__} {error}":
             raise
     return label(open_any_log(store, dataset, placed=split.holdout == "consecutive"))
 
 
 def open_any_log(store: FileTables, dataset: Dataset, *, placed: bool = False) -> OpenedLog:
-    """Open and check a log, by tasks where they can read it.
+    """Open and check a log, by tasks where possible.
 
-    `placed`: rows that Spark reads know their place.
+    `placed`: rows read by Spark know their place.
 
     Raises:
-        FallbackToSpark: the warehouse has no Spark, which must read the log. The others: as `check_log`.
+        FallbackToSpark: the warehouse has no Spark, which must read the log. The others: see `check_log`.
     """
     if dataset.reader == "world":
         return open_world(store.engine, dataset, store.scratch if store.is_file_storage else None)
@@ -309,9 +341,10 @@ def open_any_log(store: FileTables, dataset: Dataset, *, placed: bool = False) -
 def _append_labelled(
     store: FileTables, split_id: str, blocks: TaskRows, n: int
 ) -> Counter[tuple[str, str]]:
-    """Write labelled rows, and count those of n that they leave out, by part and reason.
+    """Write labelled rows, and count those left out.
 
-    Tasks that write files count; where Spark writes, or has written before, a second pass counts.
+    Counts are by part and reason; the log has `n` rows. Tasks that write files count; where Spark writes,
+    or has written before, a second pass counts.
     """
     if files := commit(store, add_blocks(SPLITS, split_id, blocks)):
         return sum_dropped(file.notes for file in files)
@@ -360,10 +393,10 @@ def _write_catalogue(store: FileTables, rows: Rows, split_id: str, numeric: bool
 
 
 def make_user_blocks(store: FileTables, split_id: str, rows: Rows, plan: BlockPlan) -> TaskRows:
-    """Build user blocks from a labelled log; a task holds all rows of its users.
+    """Build user blocks from a labelled log.
 
-    Tasks open the log's files as they are. Its rows are shuffled once by user where files are not whole
-    by user (items are held out, or files were compacted).
+    A task holds all rows of its users. Tasks open the log's files as they are. Its rows are shuffled once
+    by user where files are not whole by user (items are held out, or files were compacted).
     """
     return open_by_user(
         rows,
@@ -375,12 +408,15 @@ def make_user_blocks(store: FileTables, split_id: str, rows: Rows, plan: BlockPl
 
 
 def list_held_out_parts(split: Split) -> tuple[str, ...]:
-    """Return every part that can hold the truth of a user."""
+    """List every part that can hold a user's truth."""
     return tuple(dict.fromkeys([*HELD_OUT_PARTS, *split.parts]))
 
 
 def list_made_parts(split: Split) -> tuple[str, ...]:
-    """Return the held-out parts that a protocol itself makes, whatever parts the log names."""
+    """List the held-out parts a protocol itself makes.
+
+    It makes them whatever parts the log names.
+    """
     held_out = split.held_out.valid if split.held_out else 0.0
     is_ratio = split.holdout == "ratio" and split.ratio[1] > 0
     return (*split.parts, *(("valid",) if is_ratio or split.valid or held_out else ()))

@@ -1,4 +1,7 @@
-"""Write runs without a night, evaluations and replays, with either engine; the row of `runs` is last."""
+"""Write runs without a night: evaluations and replays.
+
+Either engine works; the row in `runs` comes last.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,10 @@ from recbench_spark.storage.file_tables import FileTables, RowReader
 
 
 def publish_standalone(store: FileTables, result: Result, run: dict[str, Any]) -> str:
-    """Write the result of `evaluation.evaluate.evaluate`, with the row of `runs` last; return the run's id.
+    """Write an evaluation's result, and return the run's id.
 
-    Frames of Spark need its store; tables of Arrow are written by each.
+    The result comes from `evaluation.evaluate.evaluate`; the row in `runs` is last. Spark frames need
+    Spark's store; Arrow tables are written by each.
     """
     run_id = new_run_id(run["logical_date"], run["model"])
     store.note_run(run_id)
@@ -38,7 +42,7 @@ def publish_standalone(store: FileTables, result: Result, run: dict[str, Any]) -
     store.create(*(table for _, table in frames))
     commit_together(store, *(Addition(table, rows=_add_run_id(rows, run_id)) for rows, table in frames))
     row = _standalone_row(run, result.truth, result.checks, (run["model_kind"],))
-    require_unchanged()  # inputs may be read during the writes; the row of `runs` makes them visible
+    require_unchanged()  # inputs may be read during the writes; the row in `runs` makes them visible
     runs = Addition(RUNS, rows=[make_run_row(row, run_id, run["started_at"])])
     commit(store, add_checks(run_id, checks), runs)
     store.end_runs()
@@ -52,14 +56,16 @@ def publish_replays(
     rejects: Sequence[tuple[str, str]],
     run: dict[str, Any],
 ) -> list[str]:
-    """Write a replay: a run for each model, whose rows of `runs` come last in one commit.
+    """Write a replay, a run for each model.
+
+    Their rows in `runs` come last in one commit.
 
     Args:
         store: the warehouse.
         rows: rows of `replays` without run ids.
         checks: checks of the log; they are written for each run.
-        rejects: rows of the log that were left out, and the reason of each.
-        run: columns of `runs` that the models share; `models`: identity of the input of each model.
+        rejects: rows of the log that were left out, each with its reason.
+        run: columns of `runs` that the models share; `models`: the identity of each model's input.
     """
     run_ids = {model: new_run_id(run["logical_date"], model) for model in run["models"]}
     for run_id in run_ids.values():
@@ -84,7 +90,9 @@ def publish_replays(
 
 
 def find_finished_replay(read: RowReader, run: dict[str, Any]) -> list[str]:
-    """Return the runs of a replay that has succeeded on its day; empty if a model lacks one.
+    """Return a day's succeeded replay runs.
+
+    The list is empty if a model lacks one.
 
     Args:
         read: reads rows of the warehouse.
@@ -105,7 +113,7 @@ def _replay_row(run: dict[str, Any], model: str, checks: Sequence[Check]) -> dic
 
 
 def _add_run_id(rows: Any, run_id: str) -> Any:
-    if hasattr(rows, "withColumn"):  # a frame of Spark
+    if hasattr(rows, "withColumn"):  # a Spark frame
         from pyspark.sql import functions as F  # noqa: PLC0415
 
         return rows.withColumn("run_id", F.lit(run_id))
@@ -115,9 +123,9 @@ def _add_run_id(rows: Any, run_id: str) -> Any:
 def _standalone_row(
     run: dict[str, Any], truth: str | None, checks: Sequence[Check], parts: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return the row of an evaluation without a night; `truth`: a hash of the truth.
+    """Make the row of an evaluation without a night.
 
-    `parts` are parts of the code that it uses beside those of all such evaluations.
+    `truth` is a hash of the truth. `parts` are code parts it uses beside those of all such evaluations.
     """
     used_revisions = revisions.select_revisions(*code_provenance.STANDALONE, *parts)
     identity = digest(run["inputs"], run["settings"], run["model"], __version__, used_revisions)
@@ -132,7 +140,10 @@ def _standalone_row(
 
 
 def check_base_rates(read: RowReader, suite: str, result: Result) -> list[Check]:
-    """Warn if the suite has value metrics over another mean outcome, since RIG depends on it."""
+    """Warn about value metrics over another mean outcome.
+
+    RIG depends on it, so the suite's other runs cannot be compared.
+    """
     if result.truth is None:
         return []
     (base_rate,) = _base_rates(to_arrow(result.metrics).to_pylist())
@@ -156,7 +167,7 @@ def _base_rate_check(others: int, base_rate: float) -> Check:
 def make_run_row(
     row: dict[str, Any], run_id: str, started: datetime, seconds: float | None = None
 ) -> dict[str, Any]:
-    """Return a row of `runs` with the values that every run has."""
+    """Complete a row of `runs` with values every run has."""
     now, settings = datetime.now(UTC), json.dumps(row["settings"], default=str)
     full = {
         "status": "succeeded",
@@ -174,20 +185,23 @@ def make_run_row(
 
 
 def count_users(checks: Sequence[Check]) -> int:
-    """Return the number of users of the largest held-out part."""
+    """Count the users in the largest held-out part."""
     return int(max((check.observed for check in checks if check.check.endswith(": users")), default=0))
 
 
 def user_name() -> str:
-    """Return the name of the user of this process."""
+    """Return this process's user name."""
     return os.environ.get("USER", "unknown")
 
 
 STAMP_FORMAT = "%Y%m%dT%H%M%S"
-"""First part of a run id: the start of the attempt in UTC."""
+"""First part of a run id: the attempt's start in UTC."""
 
 
 def new_run_id(logical_date: date, model: str) -> str:
-    """Make a run id. It starts with the start time, so that it shows the age of the run."""
+    """Make a run id.
+
+    It starts with the start time, so it shows the run's age.
+    """
     started = datetime.now(UTC).strftime(STAMP_FORMAT)
     return f"{started}-{logical_date:%Y%m%d}-{model}-{uuid.uuid4().hex[:8]}"

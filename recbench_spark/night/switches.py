@@ -1,8 +1,9 @@
-"""Systems that switch between two models: chosen on validation users, measured from values that are there.
+"""Build systems that switch between two models.
 
-A switch uses the values of one model up to some given ratings, and those of another one from then on. Where
-the file says `auto`, the place (and, of many models, the pair) with the largest mean over the points is
-chosen on part `valid` alone, so that the test users have no say in it. Nothing is ranked again.
+A switch uses one model's values up to some given ratings, and another one's from then on. Where the file
+says `auto`, the place (and, among many models, the pair) with the largest mean over the points is chosen
+on part `valid` alone, so the test users have no say in it. Its values are taken from stored ones: nothing
+is ranked again.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ from recbench_spark.storage.packed_blocks import unpack_blocks
 VALID = "valid"
 
 FIRST, THEN = 0, 1
-"""Numbers of the sides: the values of the two models."""
+"""Numbers of the sides: the two models' values."""
 
 
 @dataclass(frozen=True)
 class SwitchChoice:
-    """Chosen switch.
+    """A switch: two models, and the point between them.
 
     Attributes:
         first, then: the models.
@@ -56,7 +57,7 @@ class SwitchChoice:
     origin: str
 
     def describe(self) -> str:
-        """Return the switch in words, as `runs.budget` has it.
+        """Describe the switch in words, for `runs.budget`.
 
         >>> SwitchChoice("popular", "als", 5, "by the file").describe()
         'popular up to 5 given ratings, then als: chosen by the file'
@@ -64,17 +65,17 @@ class SwitchChoice:
         return f"{self.first} up to {self.given} given ratings, then {self.then}: chosen {self.origin}"
 
     def make_check(self) -> Check:
-        """Return the check that tells what was chosen."""
+        """Make a check that tells the choice."""
         return Check("switch: given ratings", self.given, None, "info", self.describe())
 
 
 def splice_switch(night: BenchmarkNight, model: SwitchModel, run_id: str) -> tuple[SwitchChoice, Addition]:
-    """Choose a switch, and return the values of users that it has.
+    """Choose a switch, and return the user values it has.
 
-    The rows of the two models are joined by user: one shuffle of the rows of both.
+    The two models' rows are joined by user: one shuffle for both.
 
     Raises:
-        DataError: a model of the switch has no run tonight, or part `valid` has too few users.
+        DataError: a model in the switch has no run tonight, or part `valid` has too few users.
     """
     context = night.curves
     assert context is not None
@@ -99,7 +100,7 @@ def splice_switch(night: BenchmarkNight, model: SwitchModel, run_id: str) -> tup
 
 
 def _find_runs(night: BenchmarkNight, model: SwitchModel) -> dict[str, str]:
-    """Return the runs of tonight of the models that a switch uses, by model."""
+    """Return tonight's runs of a switch's models, by model."""
     newest = find_newest_runs(night, [("logical_date", "=", night.logical_date)])
     wanted = [one.name for one in list_switched_models(night.benchmark, model)]
     runs = {name: str(newest[name]["run_id"]) for name in wanted if name in newest}
@@ -112,7 +113,9 @@ def _find_runs(night: BenchmarkNight, model: SwitchModel) -> dict[str, str]:
 
 
 def choose_switch(night: BenchmarkNight, model: SwitchModel, runs: dict[str, str]) -> SwitchChoice:
-    """Return the switch that the file names, or the best one on part `valid`.
+    """Return the file's switch, or the best on validation users.
+
+    The best one has the largest mean on part `valid`.
 
     Raises:
         DataError: part `valid` has a point with too few users.
@@ -133,7 +136,7 @@ def choose_switch(night: BenchmarkNight, model: SwitchModel, runs: dict[str, str
 
 
 def _read_means(night: BenchmarkNight, runs: dict[str, str], k: int) -> dict[str, Floats]:
-    """Return the mean curves on part `valid`, (l,) by model."""
+    """Read the mean curves on part `valid`, (l,) by model."""
     filters = [
         ("run_id", "in", sorted(runs.values())),
         ("part", "=", VALID),
@@ -154,7 +157,7 @@ def _read_means(night: BenchmarkNight, runs: dict[str, str], k: int) -> dict[str
 
 
 def count_before(given: Sequence[int], switch: int) -> int:
-    """Return the number of points at which the first model is used.
+    """Count the points at which the first model is used.
 
     >>> count_before([1, 2, 5, 20], 5), count_before([1, 2, 5, 20], 0)
     (3, 0)
@@ -163,11 +166,12 @@ def count_before(given: Sequence[int], switch: int) -> int:
 
 
 def splice_values(sides: Sides, parts: Sequence[str], place: int) -> pa.Table:
-    """Take the values of the first run at the first points, and those of the other behind them.
+    """Join one run's early values with another's later ones.
 
     Args:
-        sides: rows of `curve_values` of two runs of the same split and plan; a task has all of its users.
-        parts: the parts that the switch has.
+        sides: rows of `curve_values` of two runs with the same split and plan; a task has all of its
+            users.
+        parts: the parts the switch has.
         place: number of points of the first one.
     """
     first, then = (unpack_blocks(sides.get(number, [])) for number in (FIRST, THEN))
@@ -183,7 +187,7 @@ def splice_values(sides: Sides, parts: Sequence[str], place: int) -> pa.Table:
 
 
 def _list_curves(table: pa.Table) -> Iterator[tuple[tuple[str, ...], pa.RecordBatch]]:
-    """Yield part, metric and definition of the rows of one run, and the rows that have them."""
+    """Yield each curve's part, metric and definition, with rows."""
     for rows in split_curves(table.select(CURVE_ROWS.names).combine_chunks().to_batches()[0]):
         yield tuple(rows.column(name)[0].as_py() for name in CURVE_KEY[1:]), rows
 

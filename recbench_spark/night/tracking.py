@@ -1,7 +1,7 @@
-"""An optional link to MLflow: the driver logs each run of a night with its settings and its numbers.
+"""Log a night's runs to MLflow, if wanted.
 
-The tables remain the only reference. A tracking server that cannot be reached, or a missing mlflow, gives a
-warning and never fails a night.
+The driver logs each run with its settings and its numbers. The tables remain the only reference. A
+tracking server that cannot be reached, or a missing mlflow, gives a warning and never fails a night.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Entry = TypeVar("Entry", str, float)
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """One run in the form that MLflow stores.
+    """One run as MLflow stores it.
 
     Beside each metric stand its interval (`_ci_low`, `_ci_high`) and the number of averaged users (`_n`).
     The tag `recbench.definition.METRIC` says what the number means.
@@ -35,11 +35,14 @@ class TrackedRun:
 def log_night(
     uri: str, read: RowReader, benchmark: Benchmark, run_ids: dict[str, str], journal: Journal
 ) -> bool:
-    """Log the new runs of a night to the experiment of the suite's name; return False on a failure."""
+    """Log a night's new runs to the suite's experiment.
+
+    Returns False on a failure.
+    """
     try:
         runs = read_tracked_runs(read, run_ids, benchmark.evaluation.k)
         logged = log_runs(uri, benchmark.name, runs)
-    # No error of a tracking server or its client may fail a night that is complete.
+    # No error of a tracking server or its client may fail a complete night.
     except Exception as error:
         journal.say(f"warning: cannot log to MLflow at {uri}: {type(error).__name__}: {error}")
         return False
@@ -48,7 +51,9 @@ def log_night(
 
 
 def log_runs(uri: str, experiment: str, runs: Sequence[TrackedRun]) -> int:
-    """Write runs to a tracking server, or to a folder by a file: URI.
+    """Write runs to a tracking server or a folder.
+
+    A folder is named by a file: URI.
 
     Raises:
         ImportError: mlflow is not installed (mlflow-skinny suffices).
@@ -68,23 +73,28 @@ def log_runs(uri: str, experiment: str, runs: Sequence[TrackedRun]) -> int:
 
 
 MOST_AT_ONCE = 100
-"""Most entries of one request: a server refuses more than 100 tags, and more than 1,000 metrics."""
+"""Most entries in one request.
+
+A server refuses more than 100 tags, and more than 1,000 metrics.
+"""
 
 
 def _split(entries: Mapping[str, Entry]) -> Iterator[dict[str, Entry]]:
-    """Yield the entries in requests that a server accepts."""
+    """Yield the entries in requests a server accepts."""
     listed = list(entries.items())
     for start in range(0, len(listed), MOST_AT_ONCE):
         yield dict(listed[start : start + MOST_AT_ONCE])
 
 
 def read_tracked_runs(read: RowReader, run_ids: dict[str, str], k: Sequence[int]) -> list[TrackedRun]:
-    """Return all that is logged of these runs. The driver holds published numbers, no row for a user.
+    """Read everything to log about these runs.
+
+    The driver holds published numbers, no row for a user.
 
     Args:
         read: reads rows of the warehouse.
-        run_ids: the runs by the names of their models.
-        k: the cut-offs of the benchmark file; other points of a curve stay in the tables.
+        run_ids: the runs by their models' names.
+        k: the benchmark file's cut-offs; other points on a curve stay in the tables.
     """
     selected = ("run_id", "in", list(run_ids.values()))
     numbers: dict[str, list[dict[str, Any]]] = {}
@@ -95,7 +105,10 @@ def read_tracked_runs(read: RowReader, run_ids: dict[str, str], k: Sequence[int]
 
 
 def make_tracked_run(run: Mapping[str, Any], numbers: Sequence[Mapping[str, Any]]) -> TrackedRun:
-    """Return what is logged of a run: its row of `runs`, and its rows of `metrics` without slices."""
+    """Turn a run into what is logged.
+
+    Its row in `runs` is used, and its rows in `metrics` without slices.
+    """
     params = ("suite", "model", "model_kind", "model_version", "dataset", "split", "config_hash")
     tags = ("run_id", "run_key", "split_id", "code_version", "logical_date", "attempt")
     metrics: dict[str, float] = {}
@@ -115,5 +128,8 @@ def make_tracked_run(run: Mapping[str, Any], numbers: Sequence[Mapping[str, Any]
 
 
 def mlflow_metric_name(part: str, metric: str, k: int | None) -> str:
-    """Return `test/ndcg_at_10` for ndcg@10 of test: MLflow does not allow `@` in names."""
+    """Name ndcg@10 on test `test/ndcg_at_10`.
+
+    MLflow does not allow `@` in names.
+    """
     return f"{part}/{metric}" + (f"_at_{k}" if k else "")

@@ -1,7 +1,8 @@
-"""Reports of a night: tables become facts (frozen dataclasses), and facts become text and pages.
+"""Turn a night's tables into facts, text and pages.
 
-`make_report` turns the rows of four tables into facts; `leaderboard_text` and `render_html` show facts.
-Nothing here needs Spark: the tables are pandas frames, from Spark or `deltalake`.
+Facts are frozen dataclasses. `make_report` makes them from the rows of four tables; `leaderboard_text`
+and `render_html` show them. Nothing here needs Spark: the tables are pandas frames, from Spark or
+`deltalake`.
 """
 
 from recbench_spark.reports.boards import BoardFacts, board_text, make_board, pairs_text

@@ -1,4 +1,4 @@
-"""Group findings of checks by what a reader can do about them."""
+"""Group check findings by what readers can do about them."""
 
 from __future__ import annotations
 
@@ -29,28 +29,30 @@ ADVICE = (
     (("exposure:", "mean weight"), WEIGHTS),
     (("rows", "overlap", "not in ", "users", "equal times", "future", "dropped", "age_days"), DATA),
 )
-"""Parts of names of checks, in the order in which they are looked for, and their advice."""
+"""Parts of check names, in search order, with their advice."""
 
 NATURE = ("Notes", "These follow from the kind of model or the generated world; nothing is to be done.")
 
 IMPERSONAL = {"random", "popular", "means", *NOT_SHIPPED}
-"""Kinds of models whose ties are their nature."""
+"""Model kinds whose ties are their nature."""
 
 BY_NATURE = {
     "unranked truth items": IMPERSONAL,
     "tied truth items": IMPERSONAL,
     "users without output": {*NOT_SHIPPED},
 }
-"""Checks that some kinds of models cannot pass: parts of their names, and these kinds."""
+"""Checks some model kinds cannot pass: parts of check names, and these kinds."""
 
 LOCAL_KINDS = {"als", "als_wr", "implicit_als", "item_knn", "lightgcn", "mf_bpr", "mllib_als", "sgd_mf"}
-"""Kinds of models that this package fits to relevant rows. A generated world has users and items without
-such rows, and items that share no neighbour: what these models lack there is the world's nature. A model
-from outside has no excuse there."""
+"""Model kinds this package fits to relevant rows.
+
+A generated world has users and items without such rows, and items that share no neighbour: what these
+models lack there is the world's nature. A model from outside has no excuse there.
+"""
 
 
 def group_findings(report: Report) -> tuple[Advice, ...]:
-    """Return the findings that ask for something by what to do about them, the most urgent first."""
+    """Group the findings that need action, the most urgent first."""
     groups: dict[tuple[str, str], list[CheckRow]] = {}
     for row in split_notes(report)[0]:
         groups.setdefault(choose_advice(row, {}), []).append(row)
@@ -63,7 +65,7 @@ def group_findings(report: Report) -> tuple[Advice, ...]:
 
 
 def list_generated(report: Report) -> set[str]:
-    """Return the models that were measured on a generated world."""
+    """List the models measured on a generated world."""
     return {run.model for run in report.runs if _read_reader(run.config) == "world"}
 
 
@@ -71,13 +73,13 @@ def _read_reader(config: str) -> str:
     try:
         settings = json.loads(config)
     except json.JSONDecodeError:
-        return ""  # a run of another system may describe itself in words
+        return ""  # another system's run may describe itself in words
     dataset = settings.get("dataset") if isinstance(settings, dict) else None
     return str(dataset.get("reader")) if isinstance(dataset, dict) else ""
 
 
 def split_notes(report: Report) -> tuple[tuple[CheckRow, ...], tuple[CheckRow, ...]]:
-    """Return the findings that ask for something, gates first, and those that are notes."""
+    """Separate findings that need action, gates first, from notes."""
     kinds, generated = map_kinds(report.leaderboards), list_generated(report)
     rows = (*report.failures, *report.warnings)
     notes = tuple(row for row in rows if choose_advice(row, kinds, generated) == NATURE)
@@ -85,7 +87,10 @@ def split_notes(report: Report) -> tuple[tuple[CheckRow, ...], tuple[CheckRow, .
 
 
 def choose_advice(row: CheckRow, kinds: dict[str, str], generated: Collection[str] = ()) -> tuple[str, str]:
-    """Return title and advice of a check that did not pass; `generated`: models of a generated world."""
+    """Return title and advice for a failed check.
+
+    `generated`: models measured on a generated world.
+    """
     if row.severity == "error":
         return GATES
     if _is_by_nature(row, kinds, generated):
@@ -111,5 +116,5 @@ def _describe(row: CheckRow, report: Report) -> tuple[str, str, str]:
 
 
 def name_models(models: Sequence[str], report: Report) -> str:
-    """Return names of models, or `all models`."""
+    """Return model names, or `all models`."""
     return "all models" if len(models) == len(report.models) > 1 else ", ".join(models)

@@ -1,4 +1,7 @@
-"""Show a board as text and as a page: rows, verdicts with their reasons, and results of searches."""
+"""Show a board as text and as a page.
+
+It has rows, verdicts with their reasons, and search results.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from recbench_spark.boards.verdicts import TuningVerdict
 
 @dataclass(frozen=True)
 class BoardRow:
-    """A row in the form that is shown."""
+    """A row as the page shows it."""
 
     position: int | None
     entry: Entry
@@ -29,12 +32,12 @@ class BoardRow:
 
 @dataclass(frozen=True)
 class Curve:
-    """Expected best result of n settings of a method, on validation rows.
+    """A method's expected best validation result by search budget.
 
     Attributes:
-        model: name of the model.
+        model: the model's name.
         best: expected best and interval, by budget.
-        gain: gain of the last doubling of the budget.
+        gain: gain from the last doubling of the budget.
     """
 
     model: str
@@ -51,10 +54,10 @@ class Curve:
 
 @dataclass(frozen=True)
 class BoardFacts:
-    """Content of the page of a board.
+    """Everything a board's page shows.
 
     Attributes:
-        name: name of the board.
+        name: the board's name.
         rows: rows by part, best first.
         tables: rows of views, by title.
         curves: curves of searches.
@@ -78,10 +81,10 @@ def make_board(
     figures: Sequence[tuple[str, str]] = (),
     held_back: Mapping[str, str] | None = None,
 ) -> BoardFacts:
-    """Return the facts of a board.
+    """Collect a board's facts.
 
-    Positions are among all rows of a part; a number beside a table has none. `held_back`: the reason why a
-    row is held back, by entry id; such a row has no position either.
+    Positions are among all rows of a part; a number beside a table has none. `held_back`: the reason to
+    hold a row back, by entry id; such a row has no position either.
     """
     rows, places = [], dict[str | None, int]()
     for entry in entries:
@@ -103,7 +106,7 @@ def make_board(
 
 _NOTES = {"never_searched": "never searched", "no_power": "no power", "better_not_used": "better not used"}
 HELD_BACK = "held back as implausible: it does not count"
-"""Verdict on a result that is better than the noise allows."""
+"""Verdict on a result better than the noise allows."""
 
 TITLES = {
     "board_gaps": "One method, by who ran it",
@@ -115,7 +118,7 @@ TITLES = {
 
 
 def board_text(facts: BoardFacts) -> str:
-    """Return the board for a terminal."""
+    """Show the board in a terminal."""
     lines = [
         f"board {facts.name}",
         f"{'':3} {'method as called':28} {'part':6} {'value':>7} {'folds':>7} {'ran by':9} "
@@ -143,10 +146,11 @@ def format_spread(value: float | None) -> str:
 
 
 def pairs_text(name: str, entries: Sequence[Entry]) -> str:
-    """Compare every two rows of a board by fold: mean difference, t, p with Holm's correction.
+    """Compare every two rows of a board by fold.
 
-    Differences are the first row's value less the second's. Folds share most training rows, so p is too
-    small. But the paired difference removes what makes a fold hard for both.
+    Shown are the mean difference, t, and p with Holm's correction. Differences are the first row's value
+    less the second's. Folds share most training rows, so p is too small. But the paired difference
+    removes what makes a fold hard for both.
     """
     pairs = _pair_entries(entries)
     if not pairs:
@@ -167,7 +171,10 @@ def pairs_text(name: str, entries: Sequence[Entry]) -> str:
 
 
 def _pair_entries(entries: Sequence[Entry]) -> list[tuple[Entry, Entry, PairedFolds]]:
-    """Return every two entries of one part that have the same folds, in the order of the board."""
+    """Pair the entries of one part with the same folds.
+
+    Pairs are in board order.
+    """
     pairs = []
     for first, second in combinations(entries, 2):
         pair = compare_folds(first.fold_values, second.fold_values) if first.part == second.part else None
@@ -177,6 +184,6 @@ def _pair_entries(entries: Sequence[Entry]) -> list[tuple[Entry, Entry, PairedFo
 
 
 def _display_name(entry: Entry, entries: Sequence[Entry]) -> str:
-    """Return the name of an entry, with its id if several rows have this name."""
+    """Name an entry, with its id if names repeat."""
     alike = sum(other.name == entry.name for other in entries)
     return entry.name if alike == 1 else f"{entry.name} {entry.entry_id[:6]}"

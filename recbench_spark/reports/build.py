@@ -1,4 +1,7 @@
-"""Make facts of a report from rows of the result tables (pandas frames, from Spark or `deltalake`)."""
+"""Make a report's facts from rows of the result tables.
+
+The rows are pandas frames, from Spark or `deltalake`.
+"""
 
 from __future__ import annotations
 
@@ -64,11 +67,11 @@ def make_report(
     pairs: pd.DataFrame | None = None,
     regressions: Sequence[str] = (),
 ) -> Report:
-    """Return the facts of one suite's latest night.
+    """Make the facts for a suite's latest night.
 
-    `latest` has the columns of the view `latest_metrics`, the other frames those of their tables; rows of
-    other runs or splits are ignored. `headline` is `metric@k` or `metric`. `pairs` has the columns of
-    `multiverse_pairs`. `regressions` has one sentence for each, without a full stop.
+    `latest` has the columns of the view `latest_metrics`, the other frames those of their tables; rows
+    from other runs or splits are ignored. `headline` is `metric@k` or `metric`. `pairs` has the columns
+    of `multiverse_pairs`. `regressions` has one sentence for each, without a full stop.
 
     Raises:
         SchemaError: a column is missing.
@@ -106,7 +109,10 @@ def make_report(
 
 
 def read_numbers(latest: pd.DataFrame) -> tuple[Number, ...]:
-    """Read the rows of `latest_metrics` that may be ranked: those of the splits of the last night."""
+    """Read the rows of `latest_metrics` on the last night's splits.
+
+    Only these may be ranked.
+    """
     numbers = [_read_number(row) for row in read_records(latest, "latest_metrics", _NUMBER_COLUMNS)]
     suites = sorted({number.suite for number in numbers})
     if len(suites) > 1:
@@ -152,7 +158,10 @@ def _read_number(row: dict[str, Any]) -> Number:
 
 
 def make_checks(checks: pd.DataFrame, numbers: Iterable[Number]) -> tuple[CheckRow, ...]:
-    """Return the checks of the shown runs, failed ones first, then by severity; equal ones share a row."""
+    """Collect the shown runs' checks: failed first, then by severity.
+
+    Equal ones share a row.
+    """
     model_of = {number.run_id: number.model for number in numbers}
     columns = ("run_id", "check", "severity", "observed", "threshold", "passed", "detail")
     merged: dict[CheckRow, set[str]] = {}
@@ -184,7 +193,7 @@ def make_checks(checks: pd.DataFrame, numbers: Iterable[Number]) -> tuple[CheckR
 
 
 def make_manifests(manifests: pd.DataFrame, numbers: Iterable[Number]) -> tuple[ManifestFacts, ...]:
-    """Return the counts of the shown splits."""
+    """Collect the counts of the shown splits."""
     splits = {n.split_id: (n.dataset, n.split) for n in sorted(numbers, key=lambda n: n.split_id)}
     rows = read_records(manifests, "manifests", ("split_id", "part", "fact", "value", "detail"))
     return tuple(
@@ -212,7 +221,10 @@ def _make_manifest(split_id: str, dataset: str, split: str, rows: list[dict[str,
 
 
 def make_runs(runs: pd.DataFrame, numbers: Sequence[Number]) -> tuple[RunFacts, ...]:
-    """Return the runs shown and then the failed attempts of the night that have no later success."""
+    """Collect the shown runs, then the night's unresolved failures.
+
+    A failed attempt is left out if a later one succeeded.
+    """
     shown = {number.run_id for number in numbers}
     nights = {(number.suite, number.logical_date) for number in numbers}
     rows = read_records(runs, "runs", ("run_id", "suite", "logical_date", "model", "status"))
@@ -235,18 +247,24 @@ def make_runs(runs: pd.DataFrame, numbers: Sequence[Number]) -> tuple[RunFacts, 
 
 
 def _model_and_dataset(row: dict[str, Any]) -> tuple[str, str]:
-    """Return model and dataset of a row of `runs`; attempts on other data are not compared in time."""
+    """Return model and dataset of a row in `runs`.
+
+    Attempts on other data are not compared in time.
+    """
     return read_text(row["model"]), read_text(row.get("dataset"))
 
 
 def describe_failed_attempts(runs: Sequence[RunFacts]) -> tuple[str, ...]:
-    """Return a sentence for each model with figures of an earlier attempt, since its last one failed."""
+    """Describe each model whose figures come from an earlier attempt.
+
+    Its last attempt failed.
+    """
     _, outdated = find_failed(runs)
     return tuple(f"{model}'s last attempt failed: its figures are of an earlier one." for model in outdated)
 
 
 def find_failed(runs: Sequence[RunFacts]) -> tuple[list[str], list[str]]:
-    """Return the models that failed without figures, and those with figures of an earlier attempt."""
+    """Separate failed models without figures from those with old ones."""
     succeeded = {(run.model, run.dataset) for run in runs if run.status == "succeeded"}
     failed = {(run.model, run.dataset) for run in runs if run.status == "failed"}
     return sorted({model for model, _ in failed - succeeded}), sorted({m for m, _ in failed & succeeded})
@@ -279,7 +297,10 @@ def _make_run(row: dict[str, Any]) -> RunFacts:
 
 
 def make_definitions(numbers: Iterable[Number]) -> tuple[DefinitionFacts, ...]:
-    """Return every definition in use, with its metrics and its differences from the defaults in words."""
+    """Collect every definition in use with its metrics.
+
+    Its differences from the defaults are in words.
+    """
     metrics: dict[str, set[str]] = {}
     for number in numbers:
         metrics.setdefault(number.measure.definition, set()).add(number.measure.metric)
@@ -299,7 +320,10 @@ def _list_models(boards: Iterable[Leaderboard], numbers: Iterable[Number]) -> tu
 
 
 def _interval_level(runs: Iterable[RunFacts]) -> float | None:
-    """Return the level that all intervals share, by the settings of the runs; None if they do not agree."""
+    """Return the level all intervals share, by the runs' settings.
+
+    The result is None if they do not agree.
+    """
     levels = {
         float(section["level"])
         for run in runs
@@ -310,7 +334,7 @@ def _interval_level(runs: Iterable[RunFacts]) -> float | None:
 
 
 def _find_settings(name: str, config: str) -> list[dict[str, Any]]:
-    """Return every group of settings with this name, anywhere in the JSON."""
+    """Find every settings group with this name, at any depth."""
     sections: list[dict[str, Any]] = []
 
     def keep(group: dict[str, Any]) -> dict[str, Any]:

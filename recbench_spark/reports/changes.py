@@ -1,4 +1,7 @@
-"""Facts on why numbers moved since the previous night, from rows of `current_changes`."""
+"""Collect why numbers moved, from rows of `current_changes`.
+
+Changes are those since the previous night.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ MODELS_PER_PART = 4
 GROUPS_PER_KEY = 8
 OTHERS = "others"
 VISIBLE = 0.00005
-"""Smallest change that four decimals show."""
+"""Smallest change four decimals show."""
 OTHER_DIFFERENCES = {
     True: "nothing else differs: log and settings are the same",
     False: "log or settings differ as well; run that night again with this code to tell them apart",
@@ -25,10 +28,11 @@ OTHER_DIFFERENCES = {
 
 
 def make_changes(changes: pd.DataFrame) -> tuple[ChangeFacts, ...]:
-    """Return facts for each model, part and key of groups, from rows of one metric and cut-off.
+    """Make facts for each model, part and group key.
 
-    Each part has the models that moved most, each key the groups that add most; the others are summed up.
-    What four decimals do not show has not moved: such models are left out, and pages leave out such groups.
+    The rows have one metric and cut-off. Each part has the models that moved most, each key the groups
+    that add most; the others are summed up. A change too small for four decimals is no move: such models
+    are left out, and pages leave out such groups.
     """
     facts = []
     for part, rows in changes.groupby("part", sort=True):
@@ -45,7 +49,10 @@ def make_changes(changes: pd.DataFrame) -> tuple[ChangeFacts, ...]:
 
 
 def describe_code_changes(changes: pd.DataFrame) -> tuple[str, ...]:
-    """Return a sentence for each model whose code changed since its night before, moved or not."""
+    """Describe each model whose code changed since its night before.
+
+    Its numbers may not have moved.
+    """
     if "code_change" not in changes:
         return ()
     columns = ["model", "other_date", "code_change", "code_alone"]
@@ -88,7 +95,7 @@ def _make_group(row: dict[Any, Any]) -> GroupChange:
 
 
 def _sum_groups(groups: Iterable[GroupChange]) -> GroupChange:
-    """Sum up the remaining groups as one group without a mean."""
+    """Sum the remaining groups up as one, without a mean."""
     rest = list(groups)
     before, after = (math.fsum(group.share[night] for group in rest) for night in (0, 1))
     mix, within = math.fsum(g.mix for g in rest), math.fsum(g.within for g in rest)

@@ -1,4 +1,7 @@
-"""Compare the models by each estimator for exposure bias with the holdout and the open loop."""
+"""Compare models by each estimator for exposure bias.
+
+The estimators are compared with the holdout and the open loop.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ HOLDOUT, OPEN_LOOP = "holdout", "open_loop"
 
 
 def is_corrected(number: Number) -> bool:
-    """Return True if a number corrects for exposure, or is DCG, which has no leaderboard of its own."""
+    """Tell whether a number corrects for exposure.
+
+    DCG, which has no leaderboard of its own, counts too.
+    """
     estimator = number.measure.estimator
     return (estimator in ESTIMATORS and estimator != HOLDOUT) or number.measure.metric == "dcg"
 
@@ -33,7 +39,7 @@ def is_corrected(number: Number) -> bool:
 def make_corrections(
     numbers: Iterable[Number], boards: Sequence[Leaderboard]
 ) -> tuple[CorrectionFacts, ...]:
-    """Return, for each board with corrected numbers, the same measure by all its estimators."""
+    """Collect, for each corrected board, one measure by all estimators."""
     corrected = [
         number
         for number in numbers
@@ -48,7 +54,10 @@ def make_corrections(
 
 
 def join_equal(columns: Iterable[CorrectionColumn]) -> tuple[CorrectionColumn, ...]:
-    """Return each distinct column once, under all its names; the open loop stays alone."""
+    """Return each distinct column once, under all its names.
+
+    The open loop stays alone.
+    """
     names: dict[CorrectionColumn, list[str]] = {}
     for column in columns:
         key = column if column.name == OPEN_LOOP else replace(column, name="")
@@ -57,7 +66,7 @@ def join_equal(columns: Iterable[CorrectionColumn]) -> tuple[CorrectionColumn, .
 
 
 def _find_reference(board: Leaderboard, boards: Sequence[Leaderboard]) -> Leaderboard | None:
-    """Return the open loop's board of the same measure and split."""
+    """Find the open loop's board for a measure and split."""
     same = (b for b in boards if (b.split_id, b.measure) == (board.split_id, board.measure))
     return next((b for b in same if b.part == OPEN_LOOP and board.part != OPEN_LOOP), None)
 
@@ -90,7 +99,10 @@ def _board_estimates(board: Leaderboard) -> dict[str, MetricEstimate]:
 def _group_by_estimator(
     board: Leaderboard, corrected: Sequence[Number]
 ) -> dict[str, dict[str, MetricEstimate]]:
-    """Return estimator (with its strata) -> model -> estimate, in the order of the estimators."""
+    """Map estimator (with its strata) -> model -> estimate.
+
+    Estimators are in their own order.
+    """
     board_key = (board.split_id, board.part, board.measure.metric, board.measure.k)
     estimates: dict[tuple[int, str], dict[str, MetricEstimate]] = {}
     for n in corrected:
@@ -121,7 +133,10 @@ def _make_column(
 
 
 def _agreement(values: dict[str, MetricEstimate], truth: dict[str, MetricEstimate]) -> float | None:
-    """Return Kendall's tau-b between two rankings of their common models; None below two models."""
+    """Compute Kendall's tau-b between two rankings of common models.
+
+    The result is None below two models.
+    """
     pairs = _common_values(values, truth)
     return _none_if_nan(kendall_tau_b(pairs[:, 0], pairs[:, 1])) if len(pairs) > 1 else None
 
@@ -129,13 +144,16 @@ def _agreement(values: dict[str, MetricEstimate], truth: dict[str, MetricEstimat
 def _agreement_p_value(
     values: dict[str, MetricEstimate], holdout: dict[str, MetricEstimate], truth: dict[str, MetricEstimate]
 ) -> float | None:
-    """Return the probability of so large a lead over the holdout's agreement with the truth by chance."""
+    """Return the p of so large a lead by chance.
+
+    The lead is over the holdout, in agreement with the truth.
+    """
     own, other, open_loop = _common_values(values, holdout, truth).T
     return _none_if_nan(swap_orders(own, other, open_loop))
 
 
 def _common_values(*estimates: dict[str, MetricEstimate]) -> npt.NDArray[np.float64]:
-    """Return the values of the models that all estimators have, (m, estimators)."""
+    """Return the values of models every estimator has, (m, estimators)."""
     names = sorted(set.intersection(*(set(values) for values in estimates)))
     table = np.array([[values[m].value for values in estimates] for m in names])
     table = table.reshape(len(names), len(estimates))

@@ -1,6 +1,7 @@
-"""Facts on pairs of models whose order differs between strata and whole, or turns without a few items.
+"""Collect model pairs whose order is not settled.
 
-They come from rows of `current_paradoxes` and `flips`.
+The order differs between strata and whole, or turns without a few items. The facts come from rows of
+`current_paradoxes` and `flips`.
 """
 
 from __future__ import annotations
@@ -26,11 +27,13 @@ KINDS = ("full", "reversal", "partial")
 
 
 def make_disagreements(rows: pd.DataFrame, compared: pd.DataFrame) -> Disagreements | None:
-    """Return the rows in their order, and counts; None if nothing disagrees.
+    """Return the disagreeing rows in order, with counts.
+
+    The result is None if nothing disagrees.
 
     Args:
-        rows: rows of `current_paradoxes` that disagree.
-        compared: kind, certain and count of all pairs compared.
+        rows: disagreeing rows of `current_paradoxes`.
+        compared: kind, certain and count of all compared pairs.
     """
     if rows.empty:
         return None
@@ -45,9 +48,9 @@ def make_disagreements(rows: pd.DataFrame, compared: pd.DataFrame) -> Disagreeme
 
 
 def make_flips(rows: pd.DataFrame) -> tuple[FlipFacts, ...]:
-    """Return the verdicts that the fewest items, or users, turn, from rows of `flips`; the newest of each.
+    """Collect the verdicts that the fewest items or users turn.
 
-    Verdicts that no set turns are left out.
+    They come from rows of `flips`, the newest for each verdict. Verdicts no set turns are left out.
     """
     verdict = ["run_id", "other_run_id", "part", "metric", "k", "definition", "removed_are"]
     newest = rows.sort_values("found_at", kind="stable").drop_duplicates(verdict, keep="last")
@@ -58,11 +61,13 @@ def make_flips(rows: pd.DataFrame) -> tuple[FlipFacts, ...]:
 
 
 def describe_flips(flips: Sequence[FlipFacts], kinds: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a sentence on the two verdicts that the fewest items, or users, turn, if there are any.
+    """Describe the two most fragile verdicts, if there are any.
+
+    The fewest items or users turn them.
 
     Args:
         flips: the verdicts, the most fragile first.
-        kinds: the kind of each model.
+        kinds: each model's kind.
     """
     if not flips:
         return ()

@@ -1,4 +1,7 @@
-"""Content of a report as frozen dataclasses; other modules decide how it looks."""
+"""Define a report's content as frozen dataclasses.
+
+Other modules decide how it looks.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from recbench_spark.reports.retrieval import RetrievalFacts
 
 @dataclass(frozen=True, order=True)
 class ReportedMeasure:
-    """Metric, cut-off, definition and estimator; only numbers with the same ones are ranked together."""
+    """All that must agree before numbers are ranked together."""
 
     metric: str
     k: int | None
@@ -22,17 +25,17 @@ class ReportedMeasure:
 
     @property
     def label(self) -> str:
-        """Name as people write it: `ndcg@10`, or `auc` for a value without a cut-off."""
+        """Name as people write it: `ndcg@10`, or plain `auc`."""
         return self.metric if self.k is None else f"{self.metric}@{self.k}"
 
     def sort_key(self, value: float) -> float:
-        """Return a number that is smaller for the better value; NaN is worst."""
+        """Return a sort key: smaller is better, NaN is worst."""
         return about_metric(self.metric).sort_key(value)
 
 
 @dataclass(frozen=True)
 class MetricEstimate:
-    """A value, its bootstrap interval if there is one, and the number of users averaged."""
+    """A value with its bootstrap interval and its averaged users."""
 
     value: float
     low: float | None
@@ -45,7 +48,7 @@ class MetricEstimate:
         return None if self.low is None or self.high is None else (self.low, self.high)
 
     def overlaps(self, other: MetricEstimate) -> bool | None:
-        """Return whether the closed intervals share a point; None if one of them is missing."""
+        """Tell whether closed intervals meet; None if one is missing."""
         if self.interval is None or other.interval is None:
             return None
         return max(self.interval[0], other.interval[0]) <= min(self.interval[1], other.interval[1])
@@ -73,11 +76,11 @@ class Number:
 
 @dataclass(frozen=True)
 class LeaderboardRow:
-    """A model's place on a board; `others` follow the board's `others`, None where not measured.
+    """A model's place on a board, with its values.
 
-    `training_rows`: number of training items in its lists, which other models of the board cannot
-    recommend. `tests`: p of the paired tests of the same night, by Holm, by other model. `trend`: its last
-    nights, None on its first one. `fell`: whether it regressed on this part.
+    `others` follow the board's `others`, None where not measured. `training_rows`: training items in its
+    lists, which other models cannot recommend. `tests`: p of the night's paired tests, by Holm, by other
+    model. `trend`: its last nights, None on its first one. `fell`: it regressed on this part.
     """
 
     position: int
@@ -93,14 +96,14 @@ class LeaderboardRow:
     tests: Mapping[str, float] = field(default_factory=dict)
 
     def is_open(self, other: LeaderboardRow) -> bool | None:
-        """Return whether the order of two models may be chance: by a paired test, else by intervals."""
+        """Tell if an order may be chance: test, else intervals."""
         if other.model in self.tests:
             return self.tests[other.model] >= VISIBLE_P
         return self.estimate.overlaps(other.estimate)
 
     @property
     def note(self) -> str:
-        """Note that a reader needs to compare the row with others; empty if there is none."""
+        """A note to compare the row with others, or ""."""
         if not self.training_rows:
             return ""
         return (
@@ -111,7 +114,7 @@ class LeaderboardRow:
 
 @dataclass(frozen=True)
 class Leaderboard:
-    """The models of one held-out part, by one measure."""
+    """The models on one held-out part, by one measure."""
 
     split_id: str
     dataset: str
@@ -123,7 +126,7 @@ class Leaderboard:
 
     @property
     def reference(self) -> LeaderboardRow:
-        """The best model that does not know the world's truth; the truth if it is alone."""
+        """The best model except the truth, or the truth alone."""
         return next((row for row in self.rows if row.model_kind != "truth"), self.rows[0])
 
 
@@ -138,9 +141,9 @@ class CurveLine:
 
 @dataclass(frozen=True)
 class CurveFacts:
-    """A metric by cut-off, or by another number that `axis` names, with one line for each model.
+    """A metric by cut-off, with one line for each model.
 
-    `counts`: users averaged at each of `ks`, shown below the figure; empty: not shown.
+    `axis` may name another number. `counts`: users averaged at each of `ks`, shown below, if any.
     """
 
     part: str
@@ -153,7 +156,7 @@ class CurveFacts:
 
 @dataclass(frozen=True)
 class LearningCurveFacts:
-    """The learning curves of a part, and a sentence on the crossing of each pair of models."""
+    """A part's learning curves, and sentences on crossing models."""
 
     curve: CurveFacts
     crossings: tuple[str, ...]
@@ -161,7 +164,7 @@ class LearningCurveFacts:
 
 @dataclass(frozen=True)
 class SliceFacts:
-    """A measure within slices: for each model one estimate for each of `values`."""
+    """A measure within slices, by model and slice value."""
 
     part: str
     measure: ReportedMeasure
@@ -184,10 +187,10 @@ class AgreementRow:
 
 @dataclass(frozen=True)
 class Agreement:
-    """Agreement of two parts on the order of the models.
+    """Two parts, compared by their order of models.
 
-    `reversed_pairs`: pairs of models in opposite order; `clear`: those whose intervals are separate on both
-    parts, so that chance hardly explains them.
+    `reversed_pairs`: pairs in opposite order; `clear`: hardly by chance, intervals are separate on both
+    parts.
     """
 
     measure: ReportedMeasure
@@ -201,7 +204,7 @@ class Agreement:
 
 @dataclass(frozen=True)
 class CheckRow:
-    """A check, with the models that it was made for."""
+    """A check, and the models it was made for."""
 
     check: str
     severity: str
@@ -214,7 +217,7 @@ class CheckRow:
 
 @dataclass(frozen=True)
 class ManifestFacts:
-    """Data of a split: counts as `values[fact][part]`, notes by fact, texts as (part, fact, text)."""
+    """A split's counts `values[fact][part]`, notes, texts (part, fact, text)."""
 
     split_id: str
     dataset: str
@@ -228,7 +231,7 @@ class ManifestFacts:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """Origin of a number: its run, model, settings and code."""
+    """The origin of a number: run, model, settings and code."""
 
     run_id: str
     model: str
@@ -252,7 +255,7 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class DefinitionFacts:
-    """A definition string, its metrics, and its differences from the defaults in words."""
+    """A definition, its metrics, and its differences from the defaults."""
 
     text: str
     metrics: tuple[str, ...]
@@ -261,9 +264,9 @@ class DefinitionFacts:
 
 @dataclass(frozen=True)
 class GroupChange:
-    """Contribution of a group of users to the change of a mean: by its share, and by its own mean.
+    """A user group's portion in the change of a mean.
 
-    share, mean: before and after; a mean is None if the group has no users.
+    `mix`: by its share, `within`: by its own mean; share and mean: before and after, None without users.
     """
 
     group: str
@@ -280,7 +283,7 @@ class GroupChange:
 
 @dataclass(frozen=True)
 class ChangeFacts:
-    """Change of a model's mean since the previous night, over the groups of one key."""
+    """A model's change since its previous night, by user group."""
 
     part: str
     model: str
@@ -293,12 +296,12 @@ class ChangeFacts:
 
     @property
     def mix(self) -> float:
-        """Change of the mean from other shares of the groups."""
+        """Change of the mean from other group shares."""
         return math.fsum(group.mix for group in self.groups)
 
     @property
     def within(self) -> float:
-        """Change of the mean from other means of the groups."""
+        """Change of the mean from other group means."""
         return math.fsum(group.within for group in self.groups)
 
     @property
@@ -309,9 +312,9 @@ class ChangeFacts:
 
 @dataclass(frozen=True)
 class MultiverseFacts:
-    """Share of the worlds in which each model beats each other one, best model first.
+    """Share of worlds where row beats column, best model first.
 
-    shares: rows beat columns, None on the diagonal; lowest and highest: over metrics and protocols.
+    shares: None on the diagonal; lowest and highest: over metrics and protocols.
     """
 
     part: str
@@ -325,7 +328,7 @@ class MultiverseFacts:
 
 @dataclass(frozen=True)
 class PairFacts:
-    """Share of worlds in which `model` beats `other`, overall and in each protocol (split, candidates)."""
+    """Share of worlds where `model` wins, by protocol (split, candidates)."""
 
     part: str
     model: str
@@ -336,9 +339,9 @@ class PairFacts:
 
 @dataclass(frozen=True)
 class DisagreementFacts:
-    """A pair of models whose order differs between strata and whole; differences are model - other.
+    """Two models ordered differently by strata and whole.
 
-    strata: label, share of the truth items, difference.
+    Differences are model - other. strata: label, share of the truth items, difference.
     """
 
     part: str
@@ -355,7 +358,7 @@ class DisagreementFacts:
 
 @dataclass(frozen=True)
 class Disagreements:
-    """The clearest disagreements; for all `compared` pairs the number of each kind, and of certain ones."""
+    """The clearest rows, with (kind, pairs, certain) over `compared` pairs."""
 
     rows: tuple[DisagreementFacts, ...]
     counts: tuple[tuple[str, int, int], ...]
@@ -364,7 +367,7 @@ class Disagreements:
 
 @dataclass(frozen=True)
 class FlipFacts:
-    """Smallest set of items, or of users, without which the other model leads; `largest`: some of them."""
+    """Fewest items (users) whose removal turns a verdict; `largest`: some."""
 
     part: str
     measure: ReportedMeasure
@@ -378,12 +381,12 @@ class FlipFacts:
 
 @dataclass(frozen=True)
 class CorrectionColumn:
-    """The models by one estimator: estimates and places in their order, None without a value.
+    """The models by one estimator, with places in their order.
 
     name: the estimator; several with equal estimates for every model share a column, `ips = snips user`.
-    agreement: Kendall's tau-b with the open loop, None if there is none. p: one-tailed p of a better
-    agreement than the holdout's (`significance.dependent_correlations`); None for the holdout itself, below
-    four models, and if it orders them as the holdout does.
+    agreement: Kendall's tau-b with the open loop, if any. p: one-tailed p of a better agreement than the
+    holdout's (`significance.dependent_correlations`); None for the holdout itself, below four models, and
+    if it orders them as the holdout does.
     """
 
     name: str
@@ -395,10 +398,7 @@ class CorrectionColumn:
 
 @dataclass(frozen=True)
 class CorrectionFacts:
-    """One measure of a part by all estimators.
-
-    `reference`: the column of the open loop; `note`: a remark that readers of the estimates need.
-    """
+    """One measure by all estimators; `reference`: the open loop's column."""
 
     part: str
     measure: ReportedMeasure
@@ -410,7 +410,7 @@ class CorrectionFacts:
 
 @dataclass(frozen=True)
 class GraphPass:
-    """A pass of a model over its graph: its size and seconds, beside the predicted ones."""
+    """A model's pass over its graph, measured and predicted."""
 
     layer: int
     aggregator: str
@@ -431,7 +431,7 @@ class GraphPass:
 
 @dataclass(frozen=True)
 class GraphFacts:
-    """A model's passes in the order in which they ran, and the number of cores."""
+    """A model's passes in running order, and the cores."""
 
     model: str
     model_id: str
@@ -456,7 +456,7 @@ class GraphFacts:
 
 @dataclass(frozen=True)
 class Report:
-    """Content of a report, in the order in which it is shown."""
+    """Everything a report shows, in order."""
 
     suite: str
     logical_date: str
@@ -495,5 +495,5 @@ class Report:
 
     @property
     def warnings(self) -> tuple[CheckRow, ...]:
-        """Checks below an error that did not pass."""
+        """Failed checks below an error."""
         return tuple(row for row in self.checks if not row.passed and row.severity != "error")

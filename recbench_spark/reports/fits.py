@@ -1,7 +1,8 @@
-"""Plot many fits: error against dimension, steps, cost and a setting, with spreads over folds.
+"""Plot many fits with their spreads over folds.
 
-Each function takes rows of `fits` (model, kind, dims, settings_json, fold, seed, rmse, rmse_by_step,
-cpu_seconds) and draws all of them; the caller selects the fits.
+Errors are drawn against dimension, steps, cost and a setting. Each function takes rows of `fits` (model,
+kind, dims, settings_json, fold, seed, rmse, rmse_by_step, cpu_seconds) and draws all of them; the caller
+selects the fits.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ SPREAD = "bars and bands: standard deviation over folds"
 
 
 def summarise_fits(fits: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """Return mean, spreads, folds and core-hours of the fits of each group; the folds' means are averaged.
+    """Summarise each group: mean, spreads, folds and core-hours.
 
-    `of_all_folds` is the mean after a correction for the difficulty of the group's own folds. The
-    difficulty is measured by fits of the same first key that have all folds. Without it, a mean over three
-    folds could not be compared with one over ten.
+    The folds' means are averaged. `of_all_folds` is the mean after a correction for how hard the group's
+    own folds are. This is measured by fits with the same first key and all folds. Without it, a mean over
+    three folds could not be compared with one over ten.
     """
     rows = []
     for key, group in _even_out_folds(fits, keys).groupby(list(keys), dropna=False, sort=True):
@@ -49,7 +50,10 @@ def summarise_fits(fits: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
 
 
 def _even_out_folds(fits: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
-    """Add `even`: the error less the difficulty of its fold, measured in groups that have all folds."""
+    """Add `even`: the error less its fold's difficulty.
+
+    The difficulty is measured in groups with all folds.
+    """
     fold = [keys[0], "fold"]
     fold_means = fits.groupby([*keys, "fold"], dropna=False).rmse.mean().reset_index()
     fold_means["has"] = fold_means.groupby(list(keys), dropna=False).rmse.transform("size")
@@ -61,7 +65,7 @@ def _even_out_folds(fits: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
 
 
 def plot_dimensions(fits: pd.DataFrame) -> Figure:
-    """Plot RMSE against the number of factors, with a line for each model."""
+    """Plot RMSE against factors, with a line for each model."""
     table = summarise_fits(fits[fits.dims.notna()], ["model", "dims"])
     figure, axes = _axes("factors", "RMSE against dimension")
     _lines(axes, table, "dims")
@@ -71,7 +75,10 @@ def plot_dimensions(fits: pd.DataFrame) -> Figure:
 
 
 def plot_steps(fits: pd.DataFrame) -> Figure:
-    """Plot RMSE after each epoch, sweep or sample for each model and dimension, with a band over folds."""
+    """Plot RMSE after each epoch, sweep or sample.
+
+    There is a line for each model and dimension, with a band over folds.
+    """
     figure, axes = _axes("steps", "RMSE against epochs and sampling steps")
     several = fits.groupby("model").dims.nunique().to_dict()
     for (model, dims), group in fits.groupby(["model", "dims"], dropna=False):
@@ -93,7 +100,10 @@ def plot_steps(fits: pd.DataFrame) -> Figure:
 
 
 def plot_costs(fits: pd.DataFrame) -> Figure:
-    """Plot RMSE against core-hours of one fit, with a line for each model over its dimensions."""
+    """Plot RMSE against core-hours for one fit.
+
+    Each model has a line over its dimensions.
+    """
     table = summarise_fits(fits, ["model", "dims"]).sort_values("hours_a_fit")
     figure, axes = _axes("core-hours a fit", "Quality against core-hours")
     _lines(axes, table, "hours_a_fit")
@@ -102,9 +112,9 @@ def plot_costs(fits: pd.DataFrame) -> Figure:
 
 
 def plot_setting(fits: pd.DataFrame, name: str) -> Figure:
-    """Plot RMSE against one setting, with a line for each dimension.
+    """Plot RMSE against one setting, a line per dimension.
 
-    It shows if the best value of a small model is the best value of a large one too.
+    It shows if the best value for a small model is the best for a large one too.
     """
     table = summarise_fits(add_setting_column(fits, name), ["dims", "setting"]).rename(
         columns={"dims": "model"}
@@ -119,7 +129,10 @@ def plot_setting(fits: pd.DataFrame, name: str) -> Figure:
 
 
 def add_setting_column(fits: pd.DataFrame, name: str) -> pd.DataFrame:
-    """Add the value of a setting as a column; for a section, the value that all its parts share."""
+    """Add a setting's value as a column.
+
+    For a section it is the value all its parts share.
+    """
     return fits.assign(setting=[_read_setting(json.loads(text), name) for text in fits.settings_json])
 
 
@@ -140,7 +153,10 @@ FIGURES: dict[str, Callable[[pd.DataFrame], Figure]] = {
 
 
 def draw_figures(fits: pd.DataFrame) -> list[tuple[str, str]]:
-    """Return title and SVG of each figure that the fits are sufficient for."""
+    """Draw every figure there are enough fits for.
+
+    Returns titles and SVGs.
+    """
     figures: list[tuple[str, str]] = []
     if not can_draw():
         return figures
@@ -152,7 +168,7 @@ def draw_figures(fits: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def render_svg(figure: Figure) -> str:
-    """Return the figure as text; the same fits give the same text."""
+    """Return the figure as text: same fits, same text."""
     from matplotlib import rc_context  # noqa: PLC0415
 
     buffer = io.StringIO()
@@ -162,7 +178,10 @@ def render_svg(figure: Figure) -> str:
 
 
 def can_draw() -> bool:
-    """Return whether matplotlib is installed; where it is not, say on standard error how to install it."""
+    """Tell whether matplotlib is installed.
+
+    Where it is not, standard error says how to install it.
+    """
     if has_module("matplotlib"):
         return True
     print(f"note: a page without drawings: {install_command('plots')} brings matplotlib", file=sys.stderr)
@@ -170,7 +189,7 @@ def can_draw() -> bool:
 
 
 def make_figure(size: tuple[float, float]) -> Figure:
-    """Return an empty figure of this size in inches.
+    """Make an empty figure of this size in inches.
 
     Raises:
         MissingPackageError: matplotlib is not installed.

@@ -1,4 +1,4 @@
-"""Read values of pandas frames, and sort names in a fixed order."""
+"""Read values from pandas frames, and order names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ PART_ORDER = ("test", "open_loop", "valid")
 
 
 def read_records(frame: pd.DataFrame, what: str, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the rows of a frame as dicts; SchemaError if it lacks one of the columns."""
+    """Return a frame's rows as dicts.
+
+    Raises:
+        SchemaError: it lacks one of the columns.
+    """
     missing = [name for name in columns if name not in frame.columns]
     if missing:
         raise SchemaError(
@@ -50,7 +54,7 @@ def read_whole(value: Any) -> int | None:
 
 
 def format_json(text: str) -> str:
-    """Format JSON with indents and sorted keys; other text stays as it is."""
+    """Format JSON with indents and sorted keys; keep other text."""
     try:
         return json.dumps(json.loads(text), indent=2, sort_keys=True, ensure_ascii=False)
     except json.JSONDecodeError:
@@ -58,10 +62,10 @@ def format_json(text: str) -> str:
 
 
 def order_index(name: str, order: Sequence[str]) -> int:
-    """Return the place of a name in an order; unknown names come last."""
+    """Return a name's place in an order; unknown names last."""
     return order.index(name) if name in order else len(order)
 
 
 def order_key(name: str, order: Sequence[str]) -> tuple[int, str]:
-    """Return a sort key: the place in an order, then the name."""
+    """Return a sort key: place in an order, then name."""
     return order_index(name, order), name

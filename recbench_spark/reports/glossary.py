@@ -1,4 +1,4 @@
-"""Short texts on the terms of a report; a page lists those that it uses."""
+"""Explain a report's terms; a page lists those it uses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ METRICS = {
     "dcg": "Discounted cumulative gain (DCG): sum of gain / log2(rank + 1) over the first k ranks.",
     **{name: _describe_metric(name, text) for name, text in TEXTS.items()},
 }
-"""What each metric says, in a sentence: every registered one, and the DCG of estimators."""
+"""A sentence for each metric: the registered ones, and the estimators' DCG."""
 
 TERMS = {
     "interval": (
@@ -95,14 +95,14 @@ TERMS = {
 
 
 def explain_term(key: str) -> str:
-    """Return the text of a term, or of a metric; empty if there is none."""
+    """Return a term's or a metric's text, or ""."""
     if key in TERMS:
         return TERMS[key][1]
     return METRICS.get(key, "")
 
 
 def list_terms(report: Report) -> tuple[tuple[str, str, str], ...]:
-    """Return key, term and text of what a page uses, sorted by term."""
+    """Return a page's keys, terms and texts, sorted by term."""
     metrics = {m.metric for board in report.leaderboards for m in (board.measure, *board.others)}
     shown = [(f"metric-{name}", name, METRICS[name]) for name in metrics if name in METRICS]
     shown += [(key, *TERMS[key]) for key in _list_keys(report)]
@@ -110,7 +110,7 @@ def list_terms(report: Report) -> tuple[tuple[str, str, str], ...]:
 
 
 def _list_keys(report: Report) -> Iterator[str]:
-    """Yield the keys of the terms whose section is shown."""
+    """Yield the term keys of the shown sections."""
     rows = [row for board in report.leaderboards for row in board.rows]
     counted = {name_counted(board.measure) for board in report.leaderboards}
     is_shown: dict[str, object] = {
@@ -141,14 +141,15 @@ ROWS_COUNTED = "rows with a prediction, not users"
 
 
 def name_counted(measure: ReportedMeasure) -> str:
-    """Return what the column with the number of averaged things counts."""
+    """Name what is averaged: users or rows."""
     return "rows" if measure.metric in VALUE_METRICS else "users"
 
 
 def explain_users(report: Report) -> tuple[str, ...]:
-    """Return a sentence for each place of a page that counts users, if they differ; else nothing.
+    """Explain why a page counts different numbers of users.
 
-    Boards of metrics of predictions count rows.
+    There is a sentence for each place, and nothing if they agree. Boards with prediction metrics count
+    rows.
     """
     boards = {board.part: {row.estimate.n for row in board.rows} for board in report.leaderboards}
     of_rows = {board.part for board in report.leaderboards if board.measure.metric in VALUE_METRICS}
@@ -173,6 +174,6 @@ def explain_users(report: Report) -> tuple[str, ...]:
 
 
 def _join_counts(counts: set[int]) -> str:
-    """Return counts as text: one, or the smallest and the largest."""
+    """Return counts as text: one, or the range."""
     low, high = min(counts), max(counts)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"

@@ -1,4 +1,4 @@
-"""Facts on passes of models over graphs, from rows of `graph_runs`."""
+"""Collect models' passes over graphs, from rows of `graph_runs`."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from recbench_spark.reports.facts import GraphFacts, GraphPass
 
 
 def make_graphs(runs: pd.DataFrame) -> tuple[GraphFacts, ...]:
-    """Return facts for each model, with its passes in the order in which they ran.
+    """Make facts for each model and its passes.
+
+    Passes are in the order they ran.
 
     Args:
-        runs: rows of `graph_runs` of a night's models.
+        runs: rows of `graph_runs` for a night's models.
     """
     facts_by_model = []
     for name, rows in runs.groupby("model_id", sort=True):

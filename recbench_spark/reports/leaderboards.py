@@ -1,4 +1,7 @@
-"""Facts on leaderboards: ranks of models, agreement of parts, curves over cut-offs, and slices."""
+"""Make leaderboards, agreements, curves and slices from numbers.
+
+Agreements are between parts, and curves go over cut-offs.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,10 @@ SLICES_PER_KEY = 12
 
 
 def choose_headline(numbers: Sequence[Number], headline: str) -> tuple[str, int | None, tuple[str, ...]]:
-    """Choose metric and cut-off that models are ranked by, with a note if `headline` was not measured."""
+    """Choose the metric and cut-off to rank models by.
+
+    A note says if `headline` was not measured.
+    """
     name, _, cut = headline.partition("@")
     headline_key = (name, int(cut) if cut.isdecimal() else None)
     measured = {(n.measure.metric, n.measure.k) for n in numbers if n.slice_key is None}
@@ -43,7 +49,10 @@ def choose_headline(numbers: Sequence[Number], headline: str) -> tuple[str, int 
 
 
 def make_leaderboards(numbers: Iterable[Number], metric: str, k: int | None) -> tuple[Leaderboard, ...]:
-    """Return one board for each split, part, definition and estimator that has values of the metric."""
+    """Make one board for each split, part, definition and estimator.
+
+    Boards have values of the metric.
+    """
     overall = [number for number in numbers if number.slice_key is None]
     chosen = [n for n in overall if (n.measure.metric, n.measure.k) == (metric, k)]
     keys = {(n.split_id, n.part, n.measure) for n in chosen}
@@ -60,7 +69,7 @@ def make_leaderboards(numbers: Iterable[Number], metric: str, k: int | None) -> 
 
 
 def add_training_rows(board: Leaderboard, checks: Sequence[CheckRow]) -> Leaderboard:
-    """Add the number of training items in each model's lists, for models whose lists are not filtered."""
+    """Count the training items in each model's unfiltered lists."""
     if all(row.model_kind in UNFILTERED_KINDS for row in board.rows):
         return board
     rows_by_model = {
@@ -74,7 +83,7 @@ def add_training_rows(board: Leaderboard, checks: Sequence[CheckRow]) -> Leaderb
 
 
 UNFILTERED_KINDS = ("lists", "published")
-"""Kinds of models whose lists are not filtered: training items stay in them."""
+"""Model kinds whose lists are not filtered: training items stay in them."""
 
 
 def _make_board(chosen: list[Number], same_part: list[Number]) -> Leaderboard:
@@ -101,7 +110,10 @@ def _make_board(chosen: list[Number], same_part: list[Number]) -> Leaderboard:
 
 
 def _other_measures(headline: ReportedMeasure, numbers: Iterable[Number]) -> tuple[ReportedMeasure, ...]:
-    """Return one measure for each other metric, with the headline's cut-off and a similar definition."""
+    """Choose one measure for each other metric.
+
+    It has the headline's cut-off and a similar definition.
+    """
     measures = {n.measure for n in numbers if n.measure.metric != headline.metric}
     candidates = [m for m in measures if m.k in (headline.k, None) and m.estimator == headline.estimator]
     candidates.sort(
@@ -117,12 +129,18 @@ def _other_measures(headline: ReportedMeasure, numbers: Iterable[Number]) -> tup
 
 
 def make_agreements(boards: Sequence[Leaderboard]) -> tuple[Agreement, ...]:
-    """Compare the part `test` with the uniformly exposed part `open_loop`, if both are there."""
+    """Compare part `test` with the uniformly exposed `open_loop`.
+
+    Both parts must be there.
+    """
     return tuple(_make_agreement(held_out, uniform) for held_out, uniform in pair_with_open_loop(boards))
 
 
 def pair_with_open_loop(boards: Sequence[Leaderboard]) -> Iterator[tuple[Leaderboard, Leaderboard]]:
-    """Yield each board of the part `test` with that of `open_loop`, where both rank two models."""
+    """Yield each board on `test` with that on `open_loop`.
+
+    Both must rank two models.
+    """
     for held_out, uniform in product(boards, boards):
         if (
             (held_out.part, uniform.part) == ("test", "open_loop")
@@ -164,7 +182,10 @@ def _make_agreement(one: Leaderboard, other: Leaderboard) -> Agreement:
 
 
 def make_curves(numbers: Iterable[Number], boards: Iterable[Leaderboard]) -> tuple[CurveFacts, ...]:
-    """Return metrics by cut-off for each board: its own metric first, then the board's other columns."""
+    """Make each board's metrics by cut-off.
+
+    Its own metric comes first, then its other columns.
+    """
     overall = [n for n in numbers if n.slice_key is None and n.measure.k is not None]
     curves: list[CurveFacts] = []
     for board in boards:
@@ -199,7 +220,10 @@ def _make_curve(numbers: list[Number], board: Leaderboard, measure: ReportedMeas
 
 
 def make_slices(numbers: Iterable[Number], boards: Iterable[Leaderboard]) -> tuple[SliceFacts, ...]:
-    """Return the measure of each board within each kind of slice; of many slices the largest ones."""
+    """Make each board's measure within each kind of slice.
+
+    Only the largest of many slices are kept.
+    """
     sliced = [number for number in numbers if number.slice_key is not None]
     return tuple(
         _make_slices(board, key, [n for n in board_numbers if n.slice_key == key])

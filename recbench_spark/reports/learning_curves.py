@@ -1,4 +1,7 @@
-"""Facts on learning curves: the values of models by given ratings, and where curves cross."""
+"""Collect learning curves, and where they cross.
+
+A curve has a model's values by given ratings.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +28,12 @@ GIVEN = "given ratings"
 def make_learning_curves(
     curves: pd.DataFrame, models: dict[str, str], crossings: pd.DataFrame
 ) -> tuple[LearningCurveFacts, ...]:
-    """Return the curves and crossings of each part.
+    """Return each part's curves and crossings.
 
     Args:
-        curves: rows of `learning_curves` of one metric and cut-off.
-        models: run id -> model, of the runs that are shown.
-        crossings: rows of `curve_crossings` of this night, of the same metric and cut-off.
+        curves: rows of `learning_curves` for one metric and cut-off.
+        models: run id -> model, for the shown runs.
+        crossings: this night's rows of `curve_crossings`, for the same metric and cut-off.
     """
     rows = [row for row in read_records(curves, "learning_curves", COLUMNS) if row["run_id"] in models]
     keys = {(str(row["part"]), str(row["definition"])) for row in rows}
@@ -43,7 +46,7 @@ def make_learning_curves(
 
 
 def _make_curve(rows: list[dict[str, Any]], models: dict[str, str]) -> CurveFacts:
-    """Return one line for each model; points without a value are left out."""
+    """Make one line for each model, skipping points without value."""
     points: dict[str, dict[int, MetricEstimate]] = {}
     counts: dict[int, int] = {}
     for row in rows:
@@ -63,7 +66,7 @@ def _make_curve(rows: list[dict[str, Any]], models: dict[str, str]) -> CurveFact
 
 
 def describe_crossings(crossings: pd.DataFrame) -> tuple[str, ...]:
-    """Return a sentence for each pair of models, shown crossings first."""
+    """Describe each model pair, shown crossings first."""
     ordered = crossings.sort_values(["shown", "model", "other"], ascending=[False, True, True])
     return tuple(_describe_crossing(row) for row in ordered.to_dict("records"))
 

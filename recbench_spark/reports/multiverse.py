@@ -1,4 +1,7 @@
-"""Facts on the multiverse: the share of worlds in which each model beats each other one."""
+"""Compute the share of worlds each model wins.
+
+There is a share against each other model.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +12,16 @@ from recbench_spark.reports.frame_values import PART_ORDER, order_index
 
 
 def make_multiverse(pairs: pd.DataFrame) -> tuple[MultiverseFacts, ...]:
-    """Return the shares of each part, from rows of the view `multiverse_pairs`."""
+    """Return the shares by part, from rows of `multiverse_pairs`."""
     parts = sorted(pairs.part.unique(), key=lambda part: order_index(part, PART_ORDER))
     return tuple(_make_part_multiverse(part, pairs[pairs.part == part]) for part in parts)
 
 
 def _make_part_multiverse(part: str, pairs: pd.DataFrame) -> MultiverseFacts:
-    """Return the shares of a part, with models sorted by the worlds they win, over all protocols."""
+    """Return a part's shares over all protocols.
+
+    Models are sorted by the worlds they win.
+    """
     counted = pairs.astype({"won": float, "worlds": float})
     counted["share"] = counted.won / counted.worlds
     wins = counted.groupby("model").won.sum().sort_values(ascending=False, kind="stable")
@@ -36,7 +42,7 @@ def _make_part_multiverse(part: str, pairs: pd.DataFrame) -> MultiverseFacts:
 
 
 def make_pairs(pairs: pd.DataFrame) -> tuple[PairFacts, ...]:
-    """Return each pair once with its share in each suite; the least certain pair comes first."""
+    """Return each pair's share in each suite, least certain first."""
     counted = pairs[pairs.model < pairs.other].astype({"won": float, "worlds": float})
     facts = [
         _make_pair(str(part), str(model), str(other), rows)

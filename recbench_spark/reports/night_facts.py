@@ -1,16 +1,19 @@
-"""Facts that tell a night from earlier ones: values over nights, falls, differences of models."""
+"""Define facts that compare a night with earlier ones.
+
+They are values over nights, falls, and differences between models.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 VISIBLE_P = 0.05
-"""Largest p by Holm of a paired test that tells two models apart."""
+"""Largest p by Holm to tell two models apart in a paired test."""
 
 
 @dataclass(frozen=True)
 class NightValue:
-    """A model's value on a night, with its interval if there is one, and the users averaged."""
+    """A model's value on a night, with interval and users."""
 
     day: str
     value: float
@@ -26,33 +29,38 @@ class NightValue:
 
 @dataclass(frozen=True)
 class Trend:
-    """A model's values on the last nights, ascending; the last one is that of the report's night."""
+    """A model's values on the last nights, ascending.
+
+    The last one is from the report's night.
+    """
 
     nights: tuple[NightValue, ...]
 
     @property
     def change(self) -> float:
-        """Difference of the last value from the one before."""
+        """Difference between the last value and the one before."""
         return self.nights[-1].value - self.nights[-2].value
 
     @property
     def other_date(self) -> str:
-        """Night that the change counts from."""
+        """Night before the change."""
         return self.nights[-2].day
 
 
 @dataclass(frozen=True)
 class Fall:
-    """A regression: a model that fell behind an earlier night by more than its benchmark file allows.
+    """A regression behind an earlier night.
+
+    A model fell by more than its benchmark file allows.
 
     Attributes:
-        kind: previous: the model's last night before; baseline: the night that the file names.
+        kind: previous: the model's last night before; baseline: the night named in the file.
         label: the measure as people write it.
         best: which end of the metric's values is best.
         users: users with a value on both nights.
         difference, low, high: the change of the mean and its interval.
         causes: what the two runs have recorded differently, in words.
-        is_shipped: False for a model that nobody could deploy, such as the world's truth.
+        is_shipped: False for a model nobody could deploy, such as the world's truth.
     """
 
     model: str
@@ -75,13 +83,13 @@ class Fall:
 
 @dataclass(frozen=True)
 class ComparedPair:
-    """A difference of two models of one night, or of one model on two nights.
+    """A difference between two models or two nights.
 
     Attributes:
         kind: pair, previous or baseline.
         other: the other model; the other night where it is the model itself.
         users: users with a value in both runs.
-        p: p of the paired test, adjusted by Holm for all tests of its family; None: no such test.
+        p: p of the paired test, adjusted by Holm for all tests in its family; None: no such test.
         verdict: better, worse, equivalent or unclear.
     """
 
@@ -103,13 +111,13 @@ class ComparedPair:
 
     @property
     def gap(self) -> NightValue:
-        """The difference with its interval, as pictures draw values."""
+        """The difference with its interval, ready to draw."""
         return NightValue("", self.difference, self.low, self.high, self.users)
 
 
 @dataclass(frozen=True)
 class Advice:
-    """Findings that ask for the same: what to do, and each finding with its models."""
+    """Findings with the same remedy: what to do, and where."""
 
     title: str
     what_to_do: str
@@ -118,7 +126,7 @@ class Advice:
 
 @dataclass(frozen=True)
 class Opening:
-    """The first screen of a report: what happened, and which model can be shipped.
+    """The first screen: what happened, and what can be shipped.
 
     Attributes:
         tone: bad, warn or good.
@@ -138,7 +146,10 @@ class Opening:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """Return what the page says, the most important first: what is wrong, else what was found."""
+        """The page's sentences, the most important first.
+
+        They say what is wrong, else what was found.
+        """
         findings = (*([self.finding] if self.finding else []), *self.shipped)
         verdict = f"{self.verdict}."
         return (*findings, verdict) if self.tone == "good" else (verdict, *findings)

@@ -1,4 +1,4 @@
-"""Facts on earlier nights: the trend of each row of a leaderboard, and differences that were tested."""
+"""Add earlier nights to a report: trends and tested differences."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ HISTORY_COLUMNS = (
     *("logical_date", "dataset", "split", "part", "model", "metric", "definition", "k", "estimator"),
     *("value", "ci_low", "ci_high", "n"),
 )
-"""Columns of `current_metrics` that trends are made of."""
+"""Columns of `current_metrics` for trends."""
 
 COMPARED_COLUMNS = (
     *("kind", "logical_date", "other_date", "model", "other", "part", "metric", "definition", "k", "users"),
     *("value", "other_value", "difference", "ci_low", "ci_high", "p_holm", "verdict", "allowed_drop"),
     *("regressed", "with_baseline", "run_id", "other_run_id"),
 )
-"""Columns of `current_comparisons` that falls and pairs are made of."""
+"""Columns of `current_comparisons` for falls and pairs."""
 
 
 def add_nights(report: Report, history: pd.DataFrame, pairs: Sequence[ComparedPair]) -> Report:
-    """Return the report with earlier nights.
+    """Add earlier nights to the report.
 
     Args:
         report: the night's own facts.
-        history: rows of `current_metrics` of the suite at the headline, until the report's night.
-        pairs: differences that were tested.
+        history: the suite's rows of `current_metrics` at the headline, until the report's night.
+        pairs: tested differences.
     """
     values = _group_history(history)
     fallen = {(fall.model, fall.part) for fall in report.falls}
@@ -59,7 +59,7 @@ def add_nights(report: Report, history: pd.DataFrame, pairs: Sequence[ComparedPa
 
 
 def _group_history(history: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, NightValue]]:
-    """Map dataset, split, part, measure and model to the value of each night."""
+    """Map dataset, split, part, measure and model to nightly values."""
     values: dict[tuple[Any, ...], dict[str, NightValue]] = {}
     for row in read_records(history, "current_metrics", HISTORY_COLUMNS):
         if not is_missing(row["value"]):
@@ -90,7 +90,10 @@ def _add_night(
     values: dict[tuple[Any, ...], dict[str, NightValue]],
     fallen: set[tuple[str, str]],
 ) -> LeaderboardRow:
-    """Return a row with its trend, where there is an earlier night of the same dataset and split."""
+    """Add a trend to a row with earlier nights.
+
+    They have the same dataset and split.
+    """
     nights = values.get((board.dataset, board.split, board.part, row.model, board.measure), {})
     shown = tuple(nights[day] for day in sorted(nights))[-NIGHTS_SHOWN:]
     ends_tonight = bool(shown) and shown[-1].value == row.estimate.value
@@ -99,10 +102,12 @@ def _add_night(
 
 
 def add_tests(report: Report, rows: pd.DataFrame) -> Report:
-    """Judge the orders of boards by the paired tests of the night, in marks and sentences.
+    """Judge board orders by the night's paired tests.
+
+    The result shows in marks and sentences.
 
     Args:
-        report: facts of one split; several splits are left as they are.
+        report: facts on one split; several splits are left as they are.
         rows: as in `make_pairs_compared`.
     """
     if len({board.split_id for board in report.leaderboards}) > 1:
@@ -127,10 +132,10 @@ def _add_tests(board: Leaderboard, tests: dict[tuple[Any, ...], dict[str, float]
 
 
 def make_pairs_compared(rows: pd.DataFrame) -> tuple[ComparedPair, ...]:
-    """Return the differences to a baseline, and those of each model to its earlier nights.
+    """Return differences to a baseline, and to models' earlier nights.
 
     Args:
-        rows: rows of `current_comparisons` of a night's runs, at one metric and cut-off.
+        rows: rows of `current_comparisons` for a night's runs, at one metric and cut-off.
     """
     pairs = [
         _make_pair(row)
@@ -176,7 +181,7 @@ def _make_pair(row: dict[str, Any]) -> ComparedPair:
 
 
 def make_fall(row: dict[str, Any], causes: Sequence[str], is_shipped: bool) -> Fall:
-    """Return a regression.
+    """Make a regression.
 
     Args:
         row: a row of `current_comparisons`.

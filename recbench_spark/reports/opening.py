@@ -1,4 +1,7 @@
-"""Answer on a report's first screen what happened and what can be shipped."""
+"""Sum up what happened, and which models can be shipped.
+
+A report shows this on its first screen. To ship a model means to deploy it.
+"""
 
 from __future__ import annotations
 
@@ -28,17 +31,17 @@ FRACTIONS = (
     (1 / 10, "a tenth"), (1 / 5, "a fifth"), (1 / 4, "a quarter"), (1 / 3, "a third"), (1 / 2, "half"),
     (2 / 3, "two thirds"), (3 / 4, "three quarters"), (4 / 5, "four fifths"), (9 / 10, "nine tenths"),
 )  # fmt: skip
-"""Shares that have a name."""
+"""Shares with a name."""
 
 NEAR = 0.01
-"""Distance from a named share within which its name is used; else the per cent stand."""
+"""Largest distance to use a named share; else the per cent stand."""
 
 MAX_EVENTS = 5
 SETTINGS_SHOWN = 2
 
 
 def make_opening(report: Report) -> Opening:
-    """Return verdict, events and the best models that can be shipped."""
+    """Return verdict, events and the best models to ship."""
     falls = sorted(report.falls, key=lambda fall: (not fall.is_shipped, -measure_fall(fall), fall.model))
     gated = [f"{row.check} ({', '.join(row.models)}): {row.detail}" for row in report.failures]
     failed, _ = find_failed(report.runs)
@@ -57,13 +60,13 @@ def make_opening(report: Report) -> Opening:
 
 
 def _cut_events(events: Sequence[str], place: str) -> list[str]:
-    """Return the first events, and how many more there are, with their place."""
+    """Keep the first events; count and place the others."""
     rest = len(events) - MAX_EVENTS
     return [*events[:MAX_EVENTS], *([f"{rest} more {place}."] if rest > 0 else [])]
 
 
 def _choose_verdict(report: Report, falls: Sequence[Fall]) -> tuple[str, str]:
-    """Return the tone, and the verdict in one line: the first one that holds."""
+    """Return tone and verdict: the first one that holds."""
     fallen = list(dict.fromkeys(fall.model for fall in falls if fall.is_shipped))
     failed, outdated = find_failed(report.runs)
     missing = _list_missing(report)
@@ -87,18 +90,18 @@ def _choose_verdict(report: Report, falls: Sequence[Fall]) -> tuple[str, str]:
 
 
 def _list_missing(report: Report) -> list[str]:
-    """Return the rows of leaderboards that have no value, as `model on part`."""
+    """List leaderboard rows without a value, as `model on part`."""
     rows = [(board.part, row) for board in report.leaderboards for row in board.rows]
     return sorted({f"{row.model} on {part}" for part, row in rows if not math.isfinite(row.estimate.value)})
 
 
 def _join_names(names: Sequence[str]) -> str:
-    """Return the first three names, and the number of the others."""
+    """Join the first three names, and count the others."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _describe_calm(report: Report) -> str:
-    """Return the verdict on a night on which nothing failed or fell, and all models have values."""
+    """Word the verdict where nothing failed, fell or is missing."""
     has_nights = any(row.trend for board in report.leaderboards for row in board.rows)
     if not has_nights:
         return "Every model has a value; there is no earlier night to compare with"
@@ -111,9 +114,9 @@ def _describe_calm(report: Report) -> str:
 
 
 def describe_fall(fall: Fall, kind: str = "") -> str:
-    """Return a regression as a sentence for a reader who knows no metrics.
+    """Describe a regression to a reader who knows no metrics.
 
-    The numbers have the four decimals that tables have. `kind`: of the model.
+    The numbers have four decimals, like the tables. `kind`: the model's.
     """
     numbers = f"{fall.label} from {format_decimals(fall.other_value)} to {format_decimals(fall.value)}"
     where = f"on {fall.part}, {fall.users:,} users"
@@ -124,7 +127,10 @@ def describe_fall(fall: Fall, kind: str = "") -> str:
 
 
 def describe_move(fall: Fall) -> str:
-    """Return how far a number moved: `fell by two thirds`, or `rose by 43 %` where small is best."""
+    """Describe how far a number moved.
+
+    For example `fell by two thirds`, or `rose by 43 %` where small is best.
+    """
     verb = "fell" if fall.difference < 0 else "rose"
     share = measure_fall(fall)
     if fall.best == "near 0" or not math.isfinite(share):
@@ -133,14 +139,17 @@ def describe_move(fall: Fall) -> str:
 
 
 def measure_fall(fall: Fall) -> float:
-    """Return the size of a fall as a share of the earlier value; infinite where that has no meaning."""
+    """Return a fall as a share of the earlier value.
+
+    It is infinite where a share has no meaning.
+    """
     if fall.other_value <= 0 or not math.isfinite(fall.value):
         return math.inf
     return abs(fall.value - fall.other_value) / fall.other_value
 
 
 def share_in_words(share: float) -> str:
-    """Return a share by its name where it has one, else in per cent.
+    """Name a share by words where possible, else in percent.
 
     >>> share_in_words(0.6633), share_in_words(0.43), share_in_words(0.004)
     ('two thirds', '43 %', '0.4 %')
@@ -154,11 +163,11 @@ def share_in_words(share: float) -> str:
 def list_causes(
     changed_inputs: Iterable[str], changed_settings: Iterable[str], code: str | None, day: str, before: str
 ) -> tuple[str, ...]:
-    """Return what two runs of a model have recorded differently, in words.
+    """Describe what two runs of a model recorded differently.
 
     Args:
         changed_inputs: names of inputs with another content, such as `lists`.
-        changed_settings: settings of the model as `name from a to b`.
+        changed_settings: the model's settings as `name from a to b`.
         code: revisions that differ, in words; None: none.
         day: the later night.
         before: the earlier night.
@@ -178,9 +187,10 @@ def list_causes(
 
 @dataclass(frozen=True)
 class Reversal:
-    """Two models that the open loop orders the other way round, as their rows on both parts.
+    """Two models the open loop orders the other way round.
 
-    `sizes`: number of models with a value, on both parts. `label`: the measure as people write it.
+    They are given as their rows on both parts. `sizes`: number of models with a value, on both parts.
+    `label`: the measure as people write it.
     """
 
     model: tuple[LeaderboardRow, LeaderboardRow]
@@ -191,19 +201,25 @@ class Reversal:
 
     @property
     def open_parts(self) -> tuple[str, ...]:
-        """The parts on which the order of the two may be chance."""
+        """Parts where the order of the two may be chance."""
         rows = zip(self.parts, self.model, self.other, strict=True)
         return tuple(part for part, row, other in rows if row.is_open(other) is not False)
 
     @property
     def rank(self) -> tuple[bool, bool, int]:
-        """Larger for what a reader should know first: below `random`, hardly by chance, a long way down."""
+        """Sort key, larger for what a reader should know first.
+
+        It counts whether the model falls below `random`, hardly by chance, and how far.
+        """
         fall = self.model[1].position - self.model[0].position
         return self.other[1].model_kind == "random", not self.open_parts, fall
 
 
 def find_reversal(boards: Sequence[Leaderboard]) -> str:
-    """Return a sentence on the model that falls most plainly behind another one in the open loop."""
+    """Describe the model falling most plainly in the open loop.
+
+    It falls behind another model.
+    """
     one = max(list_reversals(boards), key=lambda one: one.rank, default=None)
     if one is None:
         return ""
@@ -217,7 +233,7 @@ def find_reversal(boards: Sequence[Leaderboard]) -> str:
 
 
 def list_reversals(boards: Sequence[Leaderboard]) -> Iterator[Reversal]:
-    """Yield the pairs of models, of those that can be deployed, that the open loop turns round."""
+    """Yield the deployable model pairs the open loop turns round."""
     for pair in pair_with_open_loop(boards):
         first, second = ({row.model: row for row in _list_known(board)} for board in pair)
         both = [m for m in first if m in second and first[m].model_kind not in NOT_SHIPPED]
@@ -233,7 +249,7 @@ def list_reversals(boards: Sequence[Leaderboard]) -> Iterator[Reversal]:
 
 
 def _list_known(board: Leaderboard) -> list[LeaderboardRow]:
-    """Return the rows that have a value."""
+    """Return the rows with a value."""
     return [row for row in board.rows if math.isfinite(row.estimate.value)]
 
 
@@ -252,14 +268,20 @@ def _place_in_words(place: int, places: int) -> str:
 
 
 def describe_evaluated(report: Report) -> str:
-    """Return what was measured: users, items and rows of each part, and the days of the log."""
+    """Describe what was measured.
+
+    These are each part's users, items and rows, and the log's days.
+    """
     counted = {one: _list_sizes(one, report.leaderboards) for one in report.manifests}
     words = {one: [*sizes, *_describe_days(one)] for one, sizes in counted.items()}
     return " ".join(f"Evaluated on {one.dataset}: {'; '.join(of)}." for one, of in words.items() if of)
 
 
 def _list_sizes(manifest: ManifestFacts, boards: Sequence[Leaderboard]) -> list[str]:
-    """Return rows, users and items of each part on a board; nothing where a manifest lacks one of them."""
+    """Return rows, users and items of a board's parts.
+
+    There is nothing where a manifest lacks one of them.
+    """
     own: dict[str, Leaderboard] = {}
     for board in boards:
         if board.split_id == manifest.split_id:
@@ -278,14 +300,17 @@ def _list_sizes(manifest: ManifestFacts, boards: Sequence[Leaderboard]) -> list[
 
 
 def _count_users(board: Leaderboard, users: str) -> str:
-    """Return the users of a part, and how many of them have a value where a mean leaves some out."""
+    """Count a part's users.
+
+    Users with a value are counted too, where a mean leaves some out.
+    """
     n = format_number(max(row.estimate.n for row in board.rows))
     is_mean = name_counted(board.measure) == "users" and n != users
     return f"{users} users ({n} with a value)" if is_mean else f"{users} users"
 
 
 def _describe_days(manifest: ManifestFacts) -> list[str]:
-    """Return the days that the log covers, and the tested period if the split names one."""
+    """Describe the log's days, and the tested period if named."""
     times = {fact: text.split(", ")[-1] for _, fact, text in manifest.texts if fact in TIME_FACTS}
     if not {"oldest_event", "newest_event"} <= times.keys():
         return []
@@ -302,7 +327,10 @@ def _describe_days(manifest: ManifestFacts) -> list[str]:
 
 
 def describe_shipped(report: Report) -> tuple[str, ...]:
-    """Return a sentence for each part on its best model that can be shipped, and why better ones cannot."""
+    """Describe each part's best model to ship.
+
+    The sentence says why better ones cannot be shipped.
+    """
     held = find_held(report)
     _, outdated = find_failed(report.runs)
     sentences: dict[str, str] = {}

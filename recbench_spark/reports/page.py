@@ -33,7 +33,10 @@ Place = TypeVar("Place", str, Path)
 
 
 def render_html(report: Report) -> str:
-    """Render a report as one page without scripts and remote files; equal reports give equal bytes."""
+    """Render a report as one page.
+
+    It has no scripts and no remote files; equal reports give equal bytes.
+    """
     findings, notes = split_notes(report)
     models = dict.fromkeys([*report.models, *(one.model for one in report.compared)])
     colours = {model: f"c{i}" if i < 8 else "c8" for i, model in enumerate(models)}
@@ -50,7 +53,7 @@ def render_html(report: Report) -> str:
 
 
 def render_multiverse(title: str, facts: Sequence[MultiverseFacts], pairs: Sequence[PairFacts]) -> str:
-    """Render a page about the protocols of one dataset."""
+    """Render a page about one dataset's protocols."""
     return _template("multiverse.html").render(title=title, multiverse=facts, pairs=pairs)
 
 
@@ -65,7 +68,10 @@ def render_replay(replay: ReplayFacts) -> str:
 
 
 def _cell(value: object) -> str:
-    """Format a cell of any table: empty if missing, four decimals if not a whole number."""
+    """Format a table cell.
+
+    It is empty if missing, and has four decimals if not a whole number.
+    """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     return format_decimals(value) if isinstance(value, float) and not value.is_integer() else str(value)
@@ -107,11 +113,17 @@ def _template(name: str) -> jinja2.Template:
 
 
 def write_report(report: Report, place: Place) -> Place:
-    """Write the page of a report on any storage; a reader never sees a half-written file."""
+    """Write a report's page on any storage.
+
+    A reader never sees a half-written file.
+    """
     return write_page(render_html(report), place)
 
 
 def write_page(page: str, place: Place) -> Place:
-    """Write a page on any storage and return its place; a reader never sees a half-written file."""
+    """Write a page on any storage, and return its place.
+
+    A reader never sees a half-written file.
+    """
     write_text(place, page)  # on a disk, the umask sets who may read it
     return place

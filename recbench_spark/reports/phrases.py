@@ -17,7 +17,10 @@ from recbench_spark.reports.facts import (
 from recbench_spark.reports.night_facts import VISIBLE_P
 
 ANY = "*"
-"""Stands for any other value of an axis that takes a number; the value replaces the braces."""
+"""Any other value on an axis with numbers.
+
+The value replaces the braces.
+"""
 
 AXES_IN_WORDS: dict[str, tuple[str, dict[str, str]]] = {
     "users": (
@@ -183,11 +186,13 @@ AXES_IN_WORDS: dict[str, tuple[str, dict[str, str]]] = {
     "draw": ("Items drawn", {"": "none", ANY: "{}"}),
     "curve": ("Held-out users are measured after each of their ratings", {ANY: "{}"}),
 }
-"""Each axis of a definition, and each of its values, in words."""
+"""Each axis of a definition, with its values, in words."""
 
 
 def definition_in_words(definition: str) -> tuple[tuple[str, str], ...]:
-    """Return the axes in which a definition differs from the defaults, each as (axis, value) in words.
+    """Describe how a definition differs from the defaults.
+
+    Each axis is (axis, value) in words.
 
     >>> definition_in_words("v1;gain=linear")
     (('Gain of an item', 'its relevance r'),)
@@ -202,13 +207,13 @@ def _axis_in_words(axis: str, value: str) -> tuple[str, str]:
 
 
 def defaults_in_words() -> tuple[tuple[str, str], ...]:
-    """Return the default of every axis, as (axis, value) in words."""
+    """Describe every axis's default, as (axis, value) in words."""
     fields = Definition.model_fields.items()
     return tuple(_axis_in_words(name, str(field.default)) for name, field in fields)
 
 
 def format_estimate(estimate: MetricEstimate | None) -> str:
-    """Format as `0.3121 [0.3050, 0.3190]`, without brackets if there is no interval.
+    """Format as `0.3121 [0.3050, 0.3190]`, or without an interval.
 
     >>> format_estimate(MetricEstimate(0.25, None, None, 4))
     '0.2500'
@@ -221,12 +226,14 @@ def format_estimate(estimate: MetricEstimate | None) -> str:
 
 
 def format_value(estimate: MetricEstimate | None) -> str:
-    """Format with four decimals; a dash if there is no value."""
+    """Format with four decimals; a dash without a value."""
     return "–" if estimate is None else format_decimals(estimate.value)
 
 
 def format_decimals(value: float) -> str:
-    """Format with four decimals; what they do not show has no sign, and NaN is a dash.
+    """Format with four decimals; NaN is a dash.
+
+    A number they do not show has no sign.
 
     >>> format_decimals(-0.00001), format_decimals(-0.5)
     ('0.0000', '-0.5000')
@@ -238,7 +245,9 @@ def format_decimals(value: float) -> str:
 
 
 def format_signed(value: float, digits: int = 4) -> str:
-    """Format a difference with its sign; what the digits do not show has none.
+    """Format a difference with its sign.
+
+    A difference the digits do not show has none.
 
     >>> format_signed(0.0312), format_signed(-0.00001)
     ('+0.0312', '0.0000')
@@ -253,7 +262,7 @@ def level_in_words(level: float | None) -> str:
 
 
 def format_number(value: float | None) -> str:
-    """Format counts with thousands separators, and other numbers with four digits."""
+    """Format counts with thousands separators, others with four digits."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.4g}"
@@ -262,11 +271,11 @@ def format_number(value: float | None) -> str:
 # ------------------------------------------------------------------------------- conclusions
 
 NOT_SHIPPED = {"truth": "the world's own scores, no model", "published": "published"}
-"""Kinds of models that nobody could deploy tonight, and their description."""
+"""Model kinds nobody could deploy tonight, with descriptions."""
 
 
 def name_model(model: str, kind: str) -> str:
-    """Return a model's name, and what it is where nobody could deploy it.
+    """Name a model, and say if nobody could deploy it.
 
     >>> name_model("truth", "truth"), name_model("ours", "als")
     ("truth (the world's own scores, no model)", 'ours')
@@ -283,7 +292,10 @@ def summarise(
     regressions: Sequence[str] = (),
     note: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """Return the main conclusions as sentences: regressions, notes, leaders, agreement of parts."""
+    """Summarise the main conclusions as sentences.
+
+    They are regressions, notes, leaders, and the agreement between parts.
+    """
     fallen = _describe_regressions(regressions)
     if not boards:
         return (*fallen, *note, "No succeeded run to show.")
@@ -301,12 +313,12 @@ def map_kinds(boards: Sequence[Leaderboard]) -> dict[str, str]:
 
 
 def describe_leaders(boards: Sequence[Leaderboard]) -> tuple[str, ...]:
-    """Return a sentence on the best models of each board."""
+    """Describe each board's best models."""
     return tuple(_describe_leader(board, _describe_board(board, boards)) for board in boards)
 
 
 def _describe_regressions(regressions: Sequence[str]) -> tuple[str, ...]:
-    """Return a sentence for each of the first regressions, and the number of the others."""
+    """Describe the first regressions, and count the others."""
     sentences = [f"Regression: {sentence}." for sentence in regressions[:MAX_REGRESSIONS]]
     rest = len(regressions) - len(sentences)
     more = [
@@ -316,7 +328,7 @@ def _describe_regressions(regressions: Sequence[str]) -> tuple[str, ...]:
 
 
 def _describe_board(board: Leaderboard, boards: Sequence[Leaderboard]) -> str:
-    """Return the start of a sentence that distinguishes a board from the others."""
+    """Start a sentence that tells a board from the others."""
     if len(boards) == 1:
         return ""
     same = [other for other in boards if other.part == board.part]
@@ -329,7 +341,10 @@ def _describe_board(board: Leaderboard, boards: Sequence[Leaderboard]) -> str:
 
 
 def _describe_leader(board: Leaderboard, where: str) -> str:
-    """Describe the two best models that could be deployed, then others above or level with them."""
+    """Describe the two best deployable models, then rivals.
+
+    Rivals are other models above or level with them.
+    """
     rows = [row for row in board.rows if math.isfinite(row.estimate.value)]
     if not rows:
         whom = "every model" if len(board.rows) > 1 else _name(board.rows[0])
@@ -356,7 +371,7 @@ def _describe_leader(board: Leaderboard, where: str) -> str:
 
 
 def _describe_unshipped(measure: ReportedMeasure, leader: LeaderboardRow, row: LeaderboardRow) -> str:
-    """Describe the place of a model that nobody could deploy."""
+    """Place a model nobody could deploy."""
     place = "level with" if row.position == leader.position else "below"
     if row.position < leader.position:
         place = "above"
@@ -373,7 +388,7 @@ def _label_value(measure: ReportedMeasure, estimate: MetricEstimate) -> str:
 
 
 def _describe_lead(measure: ReportedMeasure, leader: LeaderboardRow, second: LeaderboardRow) -> str:
-    """Describe the lead of the best model, in the direction that is better for the metric."""
+    """Describe the best model's lead, in the metric's better direction."""
     if leader.position == second.position:
         return f"level with {_name(second)}"
     gap = measure.sort_key(second.estimate.value) - measure.sort_key(leader.estimate.value)
@@ -386,7 +401,10 @@ def _describe_lead(measure: ReportedMeasure, leader: LeaderboardRow, second: Lea
 
 
 def _judge_order(leader: LeaderboardRow, second: LeaderboardRow) -> str:
-    """Say whether an order may be chance: by the paired test of both where there is one."""
+    """Say whether an order may be chance.
+
+    The paired test of both decides, where there is one.
+    """
     p = leader.tests.get(second.model)
     if p is not None:
         size = "below 0.001" if p < 0.001 else f"{p:.2g}"
@@ -427,7 +445,7 @@ WEIGHTED_NDCG = (
 
 
 def note_on_estimators(metric: str, names: Iterable[str]) -> str | None:
-    """Return a note on the limits of weighted NDCG, if some is shown."""
+    """Note the limits of weighted NDCG, if some is shown."""
     shown = [name for name in names if name.startswith(("ips", "clipped ips", "snips"))]
     if metric != "ndcg" or not set(shown) - {"ips pooled"}:
         return None

@@ -1,6 +1,7 @@
-"""Show a replay of auctions as a page: yield against operating point, and the share of cases below.
+"""Show a replay of auctions as a page.
 
-The frame has rows of the table `replays`, of one run for each model.
+It has yield against operating point, and below it the share of cases. The frame has rows of the table
+`replays`, for one run of each model.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ YIELDS = {
     "click_yield": "Ad clicks a page view",
     "main_line_yield": "Main-line clicks a page view",
 }
-"""Metrics of the drawings, and their titles."""
+"""Metrics to draw, with their titles."""
 TABLE = ("model", "other", "point", "metric", "unseen", "value", "ci_low", "ci_high")
 
 
 @dataclass(frozen=True)
 class ReplayFacts:
-    """Content of the page of a replay.
+    """Everything a replay's page shows.
 
     Attributes:
-        name: name of the replay file.
+        name: the replay file's name.
         figures: title and SVG of each figure.
         table: rows of `replays` by operating point.
         slots: reference rates and position curve by slot.
-        notes: sentences of the checks.
+        notes: the checks' sentences.
     """
 
     name: str
@@ -53,7 +54,7 @@ class ReplayFacts:
 
 
 def make_replay_facts(name: str, rows: pd.DataFrame, notes: Sequence[str]) -> ReplayFacts:
-    """Make the content of a page from rows of `replays`."""
+    """Make a page's content from rows of `replays`."""
     drawn = YIELDS.items() if can_draw() else ()
     figures = [
         (title, render_svg(plot_yields(rows, metric)))
@@ -68,9 +69,10 @@ def make_replay_facts(name: str, rows: pd.DataFrame, notes: Sequence[str]) -> Re
 
 
 def plot_yields(rows: pd.DataFrame, metric: str) -> Figure:
-    """Plot a yield against the operating point, one curve with a band for each model, and the cases below.
+    """Plot a yield against the operating point.
 
-    The logged policy is a grey line. Points are in the order of their settings.
+    Each model has a curve with a band, and the cases stand below. The logged policy is a grey line.
+    Points are in the order of their settings.
     """
     own = rows[rows.other.isna() & (rows.unseen.isna() | (rows.unseen == "reference"))]
     points = own[own.point.notna()].drop_duplicates("point").sort_values(list(SETTINGS))
@@ -99,7 +101,7 @@ def _draw_curves(axes: Axes, rows: pd.DataFrame, place: dict[str, int]) -> None:
 
 
 def _draw_cases(axes: Axes, rows: pd.DataFrame, place: dict[str, int]) -> None:
-    """Draw stacked bars of the cases, those of the models side by side."""
+    """Draw stacked bars of the cases, models side by side."""
     shares = rows[rows.metric.isin(list(CASES))]
     models = sorted(shares.model.unique())
     width = 0.8 / max(len(models), 1)
@@ -119,7 +121,7 @@ def _draw_cases(axes: Axes, rows: pd.DataFrame, place: dict[str, int]) -> None:
 
 
 def _label_points(points: pd.DataFrame) -> list[str]:
-    """Name each point by the settings in which the points differ."""
+    """Name each point by the settings that vary."""
     varied = [name for name in SETTINGS if points[name].nunique() > 1] or ["exponent"]
     return [
         ", ".join(f"{name.replace('_', ' ')} {row[name]:g}" for name in varied)

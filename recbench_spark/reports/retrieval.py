@@ -1,4 +1,4 @@
-"""Facts on indexes of a night: the share of exact lists that each returns, and what it costs."""
+"""Collect what indexes find of exact lists, and their costs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class IndexFacts:
-    """A model behind an index: its recall, and the costs of the index; None: not measured."""
+    """A model behind an index: recall and costs.
+
+    None stands for a value that was not measured.
+    """
 
     model: str
     base: str
@@ -38,7 +41,7 @@ class IndexFacts:
 
 @dataclass(frozen=True)
 class SweepPoint:
-    """An index on a curve: its recall, and what stands on the horizontal axis."""
+    """An index on a curve: recall, and horizontal place."""
 
     model: str
     recall: float
@@ -47,7 +50,10 @@ class SweepPoint:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A curve: indexes of one kind over one model, which differ in their settings, the fewest first."""
+    """A curve over indexes of one kind on one model.
+
+    Its points rise along the horizontal axis.
+    """
 
     name: str
     points: tuple[SweepPoint, ...]
@@ -55,7 +61,10 @@ class Sweep:
 
 @dataclass(frozen=True)
 class TradeFacts:
-    """Curves of a figure: recall against users a second, or against proposed items."""
+    """A figure's curves: recall against speed or proposed items.
+
+    Speed is in users a second.
+    """
 
     part: str
     k: int
@@ -64,17 +73,17 @@ class TradeFacts:
 
     @property
     def points(self) -> tuple[SweepPoint, ...]:
-        """Points of all curves."""
+        """Points on all curves."""
         return tuple(point for sweep in self.sweeps for point in sweep.points)
 
 
 AXES = {"users a second, in blocks": "rate", "items proposed": "candidates"}
-"""Horizontal axes of the figures, and the fact that stands there."""
+"""Horizontal axes, and the fact each one shows."""
 
 
 @dataclass(frozen=True)
 class RetrievalFacts:
-    """The indexes of a part at a length of lists."""
+    """The indexes for a part and a list length."""
 
     part: str
     k: int
@@ -82,7 +91,7 @@ class RetrievalFacts:
 
     @property
     def trades(self) -> tuple[TradeFacts, ...]:
-        """Figures that have two points or more."""
+        """Figures with two points or more."""
         made = (TradeFacts(self.part, self.k, axis, self._make_sweeps(AXES[axis])) for axis in AXES)
         return tuple(facts for facts in made if len(facts.points) > 1)
 
@@ -100,13 +109,13 @@ class RetrievalFacts:
 
 
 def choose_indexes(facts: Sequence[RetrievalFacts], wanted: float) -> tuple[str, ...]:
-    """Return a sentence on each model: the fastest index with the wanted recall on the part valid.
+    """Choose each model's fastest index with the wanted recall.
 
-    The recall is that of the longest compared lists. What the chosen index reaches on other parts stands
-    beside it; no other part has a say in the choice.
+    There is a sentence for each model. The recall is that of the longest compared lists on part valid.
+    What the chosen index reaches on other parts stands beside it; no other part has a say in the choice.
 
     Args:
-        facts: the indexes of all parts.
+        facts: the indexes on all parts.
         wanted: least recall.
     """
     longest = max((one.k for one in facts), default=0)
@@ -127,11 +136,11 @@ def choose_indexes(facts: Sequence[RetrievalFacts], wanted: float) -> tuple[str,
 
 
 def make_retrieval(rows: pd.DataFrame, models: dict[str, str]) -> tuple[RetrievalFacts, ...]:
-    """Return the indexes of each part and cut-off, the best recall first.
+    """Return each part's and cut-off's indexes, best recall first.
 
     Args:
         rows: rows of `retrieval_runs`.
-        models: run id -> model, of the runs that are shown.
+        models: run id -> model, for the shown runs.
     """
     records = [row for row in read_records(rows, "retrieval_runs", COLUMNS) if row["run_id"] in models]
     groups: dict[tuple[str, int], list[IndexFacts]] = {}
@@ -162,7 +171,7 @@ def _order(facts: IndexFacts) -> tuple[float, str]:
 
 
 def find_base(model: str, settings: str) -> str:
-    """Return the model behind an index; both names may hold dots.
+    """Return the model behind an index; names may hold dots.
 
     >>> find_base("als.ivf.8", '{"name": "ivf.8"}')
     'als'
@@ -171,7 +180,9 @@ def find_base(model: str, settings: str) -> str:
 
 
 def describe_settings(text: str) -> str:
-    """Return the settings of an index as one line, without its name and kind.
+    """Return an index's settings as one line.
+
+    Its name and kind are left out.
 
     >>> describe_settings('{"kind": "ivf", "name": "ivf_8", "probes": 8, "seed": 42}')
     'probes 8, seed 42'

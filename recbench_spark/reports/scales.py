@@ -1,4 +1,4 @@
-"""Positions of values and labels in a figure."""
+"""Place values and labels in a figure."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class Axis:
     end: float
 
     def __call__(self, value: float) -> float:
-        """Return the position of a value, limited to the figure."""
+        """Return a value's position, limited to the figure."""
         share = (min(max(value, self.low), self.high) - self.low) / (self.high - self.low)
         return round(self.start + share * (self.end - self.start), 1)
 
     def ticks(self, about: int = 4) -> list[float]:
-        """Return round values inside the scale, `about` so many."""
+        """Return about so many round values inside the scale."""
         raw = (self.high - self.low) / about
         power = 10.0 ** math.floor(math.log10(raw))
         step = next(step * power for step in (1, 2, 5, 10) if step * power >= raw)
@@ -33,7 +33,10 @@ class Axis:
 
 
 def axis_for(estimates: Iterable[MetricEstimate | None], start: float, end: float) -> Axis:
-    """Return a scale that holds every value and interval; it starts at 0 if 0 is near."""
+    """Make a scale for every value and interval.
+
+    It starts at 0 if 0 is near.
+    """
     shown = [estimate for estimate in estimates if estimate is not None]
     ends = [end for e in shown for end in (e.value, *(e.interval or ())) if math.isfinite(end)]
     low, high = (min(ends), max(ends)) if ends else (0.0, 1.0)
@@ -46,7 +49,11 @@ def axis_for(estimates: Iterable[MetricEstimate | None], start: float, end: floa
 
 
 def find_log_ticks(low: float, high: float) -> list[float]:
-    """Return the numbers 1, 2 and 5 times a power of ten from `low` to `high`, both above 0.
+    """Return 1, 2 and 5 times powers of ten.
+
+    They are in the range from `low` to `high`, both above 0.
+
+
 
     >>> find_log_ticks(4.0, 60.0)
     [5.0, 10.0, 20.0, 50.0]
@@ -57,7 +64,9 @@ def find_log_ticks(low: float, high: float) -> list[float]:
 
 
 def spread_labels(positions: Sequence[float], gap: float, top: float, bottom: float) -> list[float]:
-    """Return positions of labels at least `gap` apart, in the same order, in top..bottom.
+    """Place labels at least `gap` apart, in the same order.
+
+    They stay in top..bottom.
 
     Labels pushed down by those above keep the gap, and so do labels pushed up by those below. The mean of
     both keeps it too, and has no preferred direction.

@@ -35,11 +35,14 @@ OPEN_ORDER = (
     "~ no paired test tells it from the next model or, without one, their intervals overlap: "
     "the order of the two may be chance"
 )
-"""Note on the mark of rows whose order may be chance."""
+"""Note on marked rows, whose order may be chance."""
 
 
 def leaderboard_text(report: Report) -> str:
-    """Return a report for a terminal: the answer, tables, sentences, failed checks, and last the notes."""
+    """Show a report in a terminal.
+
+    First comes the answer, then tables, sentences, failed checks, and last the notes.
+    """
     opening = make_opening(report)
     lines = [f"{report.suite}  {report.logical_date}".rstrip(), opening.sentences[0]]
     lines += [opening.evaluated, ""] if opening.evaluated else [""]
@@ -60,13 +63,16 @@ def leaderboard_text(report: Report) -> str:
 
 
 def _name_others(findings: Sequence[CheckRow]) -> list[str]:
-    """Return a line that names the checks of further findings, if there are any."""
+    """Name the checks of further findings in a line.
+
+    Without findings there is none.
+    """
     names = ", ".join(dict.fromkeys(row.check for row in findings))
     return [f"{findings[0].severity}: {len(findings)} more did not pass: {names}"] if findings else []
 
 
 def multiverse_text(facts: MultiverseFacts) -> str:
-    """Return a table of the share of worlds in which the row's model beats the column's model."""
+    """Tabulate the share of worlds where row beats column."""
     width = max(8, *(len(_shorten(model)) for model in facts.models))
     protocols = f" over {facts.protocols} protocols" if facts.protocols > 1 else ""
     lines = [f"{facts.part}: share of {facts.worlds:,} worlds a pair{protocols} in which the row wins"]
@@ -134,7 +140,7 @@ def _row_text(row: LeaderboardRow, axis: Axis, others: int) -> list[str]:
 
 
 def _corrections_text(facts: CorrectionFacts) -> list[str]:
-    """Return a line for each model, a column for each estimator, and a line of agreements."""
+    """Tabulate models by estimator, with a line of agreements."""
     header = ["model", *(column.name for column in facts.columns)]
     table = [
         [_shorten(model), *(format_value(column.estimates[m]) for column in facts.columns)]
@@ -154,7 +160,10 @@ def _corrections_text(facts: CorrectionFacts) -> list[str]:
 
 
 def interval_bar(estimate: MetricEstimate, axis: Axis) -> str:
-    """Return the interval as characters, with a dot for the value: `     ├──●──┤    `."""
+    """Draw the interval in characters: `     ├──●──┤    `.
+
+    The dot is the value.
+    """
     cells = [" "] * BAR_WIDTH
     if estimate.interval is not None:
         low, high = (round(axis(end)) for end in estimate.interval)

@@ -1,1 +1,4 @@
-"""Search for settings, fits over folds, submissions, and the update of a leaderboard with their results."""
+"""Search for settings, fit over folds, and update boards.
+
+Submissions are here too.
+"""

@@ -1,4 +1,7 @@
-"""Update the board of a benchmark: published rows, own results, searches, and verdicts on all rows."""
+"""Update a benchmark's board, and judge all its rows.
+
+Rows are published ones, own results and searches.
+"""
 
 from __future__ import annotations
 
@@ -44,14 +47,14 @@ RMSE = "rmse"
 
 @dataclass(frozen=True)
 class BoardState:
-    """State of a board.
+    """A board after an update.
 
     Attributes:
-        name: name of the board.
+        name: the board's name.
         entries: its rows, best first within a part.
         verdicts: verdicts by entry id.
         searches: searches on this log, by model.
-        held: the reason why a row is held back and does not count, by entry id.
+        held: by entry id, the reason to hold a row back, so it does not count.
     """
 
     name: str
@@ -62,15 +65,17 @@ class BoardState:
 
 
 def board_name(benchmark: Benchmark) -> str:
-    """Return the name of the board that a benchmark's results go to."""
+    """Return the name of a benchmark's board."""
     return benchmark.board or benchmark.name
 
 
 def update_board(store: FileTables, benchmark: Benchmark, log: FoldedLog | None) -> BoardState:
-    """Append new and changed entries, judge all entries, and write the verdicts.
+    """Append new and changed entries, and judge all.
 
-    The driver holds one row for each fit and trial. `log`: the ratings that fits are over. None: the own
-    results are headlines of nights that ranked.
+    The verdicts are written.
+
+    The driver holds one row for each fit and trial. `log`: the ratings to fit. None: the own results are
+    headlines of nights that ranked.
     """
     name = board_name(benchmark)
     trials = read_credited_trials(store, benchmark)
@@ -103,9 +108,10 @@ def update_board(store: FileTables, benchmark: Benchmark, log: FoldedLog | None)
 def collect_own_entries(
     read: RowReader, benchmark: Benchmark, log: FoldedLog, trials: Sequence[Row]
 ) -> list[tuple[Entry, SettingsSource]]:
-    """Return an entry for each model, setting and part, over the seeds that cover all folds.
+    """Make an entry for each model, setting and part.
 
-    Each entry comes with the source of its settings. `trials`: rows that may be credited to it.
+    It covers the seeds with all folds, and comes with the source of its settings. `trials`: rows that may
+    be credited to it.
     """
     rows = read_own_fits(read, benchmark, log)
     by_setting: dict[tuple[str, str], list[Row]] = {}
@@ -119,7 +125,10 @@ def collect_own_entries(
 
 
 def read_own_fits(read: RowReader, benchmark: Benchmark, log: FoldedLog) -> list[Row]:
-    """Return the succeeded fits of a benchmark file over all folds, without errors by step."""
+    """Read a benchmark file's succeeded fits over all folds.
+
+    Errors by step are left out.
+    """
     own = {"log_id": log.log_id, "suite": benchmark.name, "purpose": "benchmark", "status": "succeeded"}
     columns = [name for name in FITS.names if name != "rmse_by_step"]
     return read(FITS, [(name, "=", value) for name, value in own.items()], columns)
@@ -128,9 +137,10 @@ def read_own_fits(read: RowReader, benchmark: Benchmark, log: FoldedLog) -> list
 def collect_nightly_entries(
     store: FileTables, benchmark: Benchmark, trials: Sequence[Row] = ()
 ) -> list[tuple[Entry, SettingsSource]]:
-    """Return an entry for each measured model: the headline of its latest night on the part test, no slice.
+    """Make an entry for each measured model.
 
-    Each entry comes with the source of its settings. `trials`: rows that may be credited to it.
+    It is the headline from the model's latest night on part test, without slices. Each entry comes with
+    the source of its settings. `trials`: rows that may be credited to it.
 
     Raises:
         MissingError: no night of this benchmark has measured the headline.
@@ -147,11 +157,11 @@ def collect_nightly_entries(
         ),
         key=itemgetter("run_id"),
     )
-    rows = list({row["model"]: row for row in measured}.values())  # the last one of two splits of a night
+    rows = list({row["model"]: row for row in measured}.values())  # the last one, if a night has two splits
     if not rows:
         message = f"no night of {benchmark.name} in {store.root} has measured {benchmark.headline}"
         raise MissingError(message, "run recbench nightly with the same file first")
-    # Older code scored bundles of lists in the benchmark's own suite: these are no models of the file.
+    # Older code scored bundles with lists in the benchmark's own suite: these are no models in the file.
     names = {model.name for model in benchmark.models}
     rows = [row for row in rows if row["model"] in names or row["model_kind"] != "lists"]
     settings = read_run_settings(store.rows, [row["run_id"] for row in rows])
@@ -170,7 +180,10 @@ def collect_nightly_entries(
 
 
 def read_run_settings(read: RowReader, run_ids: Sequence[str]) -> dict[str, Row]:
-    """Return the settings that the model of each run had; the file may have others by now."""
+    """Read the settings each run's model had.
+
+    The file may have others by now.
+    """
     rows = read(RUNS, [("run_id", "in", list(run_ids))], ["run_id", "config_json"])
     return {row["run_id"]: json.loads(row["config_json"] or "{}").get("model", {}) for row in rows}
 
@@ -198,7 +211,10 @@ def _fit_entries(
 def _add_tuning(
     entry: Entry, benchmark: Benchmark, trials: Sequence[Row], settings: Row
 ) -> tuple[Entry, SettingsSource]:
-    """Add the search that found the settings of an entry; return it with the source of its settings."""
+    """Add the search that found an entry's settings.
+
+    Returns the entry with the source of its settings.
+    """
     model = next((model for model in benchmark.models if model.name == entry.name), None)
     tuning = find_tuning(trials, entry.name, settings, model.provenance if model else None)
     if model is not None and not has_settings(model, benchmark.evaluation.task):
@@ -213,10 +229,11 @@ def _add_tuning(
 
 
 def append_entries(store: FileTables, entries: Iterable[Entry]) -> int:
-    """Append entries that are new or of which more is known; return the number of rows.
+    """Append entries that are new or better known.
 
-    A row is never changed: readers take the last row of an entry_id. If two jobs append the same entry at
-    once, one of them sees the row of the other, which was written after its own read of the table.
+    Returns the number of rows. A row is never changed: readers take the last row for an entry_id. If two
+    jobs append the same entry at once, one of them sees the other's row, which was written after its own
+    read of the table.
     """
     by_id = {entry.entry_id: entry for entry in entries}
     rows = _read_rows(store, {entry.board for entry in by_id.values()})
@@ -247,7 +264,10 @@ def _column_value(entry: Entry, name: str, key: str, now: datetime) -> object:
 
 
 def read_newest_entries(store: FileTables, names: Iterable[str]) -> dict[str, Entry]:
-    """Return the newest row of each entry of some boards by its id; the driver holds all of them."""
+    """Return the newest row of each entry, by id.
+
+    The entries are those of some boards; the driver holds all of them.
+    """
     return _keep_newest(_read_rows(store, names))
 
 
@@ -268,7 +288,10 @@ def _keep_newest(rows: Iterable[Row]) -> dict[str, Entry]:
 
 
 def read_entries(store: FileTables, name: str) -> list[Entry]:
-    """Return the rows of a board, best first within a part, with rows that are held back or retracted."""
+    """Return a board's rows, best first within a part.
+
+    Rows that are held back or retracted are included.
+    """
     return sorted(
         read_newest_entries(store, [name]).values(),
         key=lambda e: (e.part or "", e.value if e.lower_is_better else -e.value, e.name),
@@ -276,7 +299,10 @@ def read_entries(store: FileTables, name: str) -> list[Entry]:
 
 
 def read_other_searches(read: RowReader, log: FoldedLog) -> dict[str, tuple[str, SearchTrials]]:
-    """Return method and search of rating models on other logs, by log and model."""
+    """Return rating searches on other logs, by log and model.
+
+    Each is a method with its search.
+    """
     by_log: dict[str, list[Row]] = {}
     for row in read(TRIALS, [("log_id", "!=", log.log_id)]):
         if (row["metric"] or RMSE) == RMSE:
@@ -292,7 +318,7 @@ def read_other_searches(read: RowReader, log: FoldedLog) -> dict[str, tuple[str,
 
 
 def write_verdicts(store: FileTables, name: str, verdicts: Mapping[str, TuningVerdict]) -> None:
-    """Replace the reasons and notes of a board by the present ones."""
+    """Replace a board's reasons and notes by the present ones."""
     now = datetime.now(UTC)
     rows = [
         dict(
@@ -310,7 +336,10 @@ def write_verdicts(store: FileTables, name: str, verdicts: Mapping[str, TuningVe
 
 
 def read_shown_fits(store: FileTables, log: FoldedLog) -> pd.DataFrame:
-    """Return the succeeded fits of a log for benchmarks and figures, each once."""
+    """Return a log's succeeded fits for benchmarks and figures.
+
+    Each is listed once.
+    """
     purposes = ["benchmark", "figure"]
     counted = [("log_id", "=", log.log_id), ("purpose", "in", purposes), ("status", "=", "succeeded")]
     columns = ("fit_id", "model", "kind", "dims", "settings_json", "fold", "seed", "rmse", "rmse_by_step")
@@ -322,12 +351,15 @@ BOARD_VIEWS = ("board_gaps", "board_progress", "board_spreads", "board_looks", "
 
 
 def read_views(store: FileTables, name: str) -> dict[str, pd.DataFrame]:
-    """Return the rows of a board's views, except `search_curves`, which is a view of logs."""
+    """Read the rows of a board's views.
+
+    `search_curves` is left out, since it is a view of logs.
+    """
     ask = make_query_runner(store)
     return {view: ask(f"SELECT * FROM {view} WHERE board = '{name}'") for view in BOARD_VIEWS}
 
 
 def list_records(rows: pd.DataFrame) -> list[Row]:
-    """Return rows of plain values as objects, with None for what is missing."""
+    """Turn rows into plain objects, with None for missing values."""
     plain: Any = rows.astype(object)
     return [dict(row) for row in plain.where(rows.notna(), None).to_dict("records")]

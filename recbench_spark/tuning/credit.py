@@ -1,4 +1,4 @@
-"""Credit of searches: find the search behind the settings of a model, and fill in its provenance."""
+"""Credit searches to models, and fill in their provenance."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from recbench_spark.tuning.search import (
 
 
 def credit_searches(store: FileTables, benchmark: Benchmark) -> Benchmark:
-    """Fill in each model's provenance from `trials` where the file has none.
+    """Fill in missing provenance from `trials`.
 
     A search belongs to a model by its name, the settings that were not searched, and the identity of log
     and protocol. It is credited if the model uses its result.
@@ -45,7 +45,10 @@ def _credit_search(model: ModelConfig, task: str, rows: Sequence[Row]) -> ModelC
 
 
 def read_credited_trials(store: FileTables, benchmark: Benchmark) -> list[Row]:
-    """Return rows of `trials` that may be credited to a benchmark's models; the driver holds all."""
+    """Read trials that may be credited to a benchmark's models.
+
+    The driver holds all of them.
+    """
     trials = store.rows(TRIALS, [("model", "in", [model.name for model in benchmark.models])])
     if not trials:
         return []  # identifying the log takes time
@@ -54,10 +57,10 @@ def read_credited_trials(store: FileTables, benchmark: Benchmark) -> list[Row]:
 
 
 def compute_credited_log_id(store: FileTables, benchmark: Benchmark) -> str:
-    """Return the id of log and protocol whose results a search may be credited to.
+    """Identify log and protocol whose searches may be credited.
 
-    It is the same for all folds and for any slices of the evaluation, which hold nothing out. Models that
-    rate and models that rank share it.
+    The id is the same for all folds and for any slices in the evaluation, which hold nothing out. Models
+    that rate and models that rank share it.
     """
     split = benchmark.split
     if split.holdout in FOLD_HOLDOUTS:
@@ -68,20 +71,29 @@ def compute_credited_log_id(store: FileTables, benchmark: Benchmark) -> str:
 
 
 def model_settings(model: ModelConfig, task: str) -> Row:
-    """Return the settings that trials of a model have: those of a rating learner, or of the model."""
+    """Return a model's settings as its trials have them.
+
+    They are a rating learner's, or the model's.
+    """
     if task == "rating" and gives_ratings(model):
         return learner_settings(model).model_dump()
     return model.model_dump(mode="json", exclude={"name", "version", "provenance"})
 
 
 def find_search(rows: Iterable[Row], model: str, settings: Mapping[str, Any]) -> SearchResult | None:
-    """Return the last search of a model with these settings, apart from those that it varied."""
+    """Find a model's last search with these settings.
+
+    Settings it varied may differ.
+    """
     same = [row for row in rows if row["model"] == model and _matches_settings(row, settings)]
     return collect_searches(same).get(model)
 
 
 def _matches_settings(trial: Row, settings: Mapping[str, Any]) -> bool:
-    """Return True if all that a trial did not vary has these values; newer keys do not count."""
+    """Tell whether a trial's fixed settings have these values.
+
+    Newer keys do not count.
+    """
     varied, fixed = search_identity(trial)
     trial_values = json.loads(fixed)
     values = json.loads(json.dumps(replace_settings(settings, dict.fromkeys(varied, ""))))
@@ -89,7 +101,10 @@ def _matches_settings(trial: Row, settings: Mapping[str, Any]) -> bool:
 
 
 def find_used_values(result: SearchResult, settings: Mapping[str, Any]) -> dict[str, float] | None:
-    """Return the number or choice of each searched setting; None if one has no usable value."""
+    """Return each searched setting's number or choice.
+
+    The result is None if one has no usable value.
+    """
     values = {name: _value_in(settings, name) for name in result.space}
     numbers = {
         name: span.place(values[name])
@@ -100,7 +115,10 @@ def find_used_values(result: SearchResult, settings: Mapping[str, Any]) -> dict[
 
 
 def _value_in(settings: Mapping[str, Any], name: str) -> Any:
-    """Return the value at a dotted path; for a section whose values are all alike, that value."""
+    """Return the value at a dotted path.
+
+    For a section with equal values it is this value.
+    """
     value: Any = settings
     for step in name.split("."):
         value = value.get(step) if isinstance(value, Mapping) else None
@@ -111,7 +129,10 @@ def _value_in(settings: Mapping[str, Any], name: str) -> Any:
 
 
 def is_used(result: SearchResult, settings: Mapping[str, Any]) -> bool:
-    """Return True if the settings are the best of a search, or are as good within the noise."""
+    """Tell whether settings are a search's best.
+
+    As good within the noise counts too.
+    """
     judged, used = result.to_search_trials(), find_used_values(result, settings)
     return judged is not None and used is not None and uses_best(judged, used)
 
@@ -119,7 +140,10 @@ def is_used(result: SearchResult, settings: Mapping[str, Any]) -> bool:
 def find_tuning(
     rows: Iterable[Row], model: str, settings: Mapping[str, Any], provenance: Provenance | None
 ) -> SettingsSource:
-    """Return the source of a run's settings: a search, the note in the file on one, or none."""
+    """Find the source of a run's settings.
+
+    It is a search, the file's note on one, or none.
+    """
     rows = list(rows)
     result = find_search(rows, model, settings)
     judged = result.to_search_trials() if result else None
@@ -144,7 +168,7 @@ def _describe_budget(provenance: Provenance | None) -> str:
 
 
 def make_provenance(result: SearchResult, before: Provenance) -> Provenance:
-    """Return the provenance that a search gives to a model."""
+    """Make the provenance a search gives to a model."""
     judged = result.to_search_trials()
     seconds = sum(row["seconds"] or 0.0 for row in result.trials)
     unit = "core-seconds" if result.metric == "rmse" else "seconds"

@@ -1,4 +1,7 @@
-"""Decisions on rows of boards: held back, accepted or retracted. The newest one counts; none is deleted."""
+"""Record decisions on board rows.
+
+A row is held back, accepted or retracted. The newest decision counts; none is deleted.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,14 @@ Decision = dict[str, Any]
 
 HELD, ACCEPTED, RETRACTED = "held", "accepted", "retracted"
 PROGRAM = "recbench-spark"
-"""Value of `who` for a decision of the plausibility check."""
+"""Value of `who` for a decision by the plausibility check."""
 
 
 def read_latest_decisions(read: RowReader, board: str) -> dict[str, Decision]:
-    """Return the newest decision on each row of a board, by entry id. The driver holds all of them."""
+    """Read the newest decision on each row, by entry id.
+
+    The driver holds all of them.
+    """
     decisions: dict[str, Decision] = {}
     rows = read(BOARD_DECISIONS, [("board", "=", board)])
     for row in sorted(rows, key=lambda row: (row["decided_at"], row["decision_id"])):
@@ -30,19 +36,22 @@ def read_latest_decisions(read: RowReader, board: str) -> dict[str, Decision]:
 
 
 def is_counted(entry_id: str, decisions: Mapping[str, Decision]) -> bool:
-    """Return whether a row counts: it is neither held back nor retracted."""
+    """Tell whether a row counts: neither held back nor retracted."""
     return entry_id not in decisions or decisions[entry_id]["decision"] == ACCEPTED
 
 
 def record_decision(
     store: FileTables, entry_id: str, board: str, decision: str, reason: str, *, who: str
 ) -> None:
-    """Append a decision on a row of a board."""
+    """Append a decision on a board row."""
     store.append([_decision_row(entry_id, board, decision, reason, who)], BOARD_DECISIONS)
 
 
 def hold_back(store: FileTables, entry_id: str, board: str, reason: str) -> None:
-    """Hold back a row on which nobody has decided; two jobs that do so at once write one decision."""
+    """Hold back a row nobody has decided on.
+
+    Two jobs that do so at once write one decision.
+    """
     row = _decision_row(entry_id, board, HELD, reason, PROGRAM)
     store.append_missing([row], BOARD_DECISIONS, ("entry_id", "decision", "who"))
 
@@ -54,7 +63,9 @@ def _decision_row(entry_id: str, board: str, decision: str, reason: str, who: st
 
 
 def decide_on_entry(store: FileTables, entry_id: str, decision: str, reason: str, who: str) -> str:
-    """Accept or retract a row of any board; return its name and board in words.
+    """Accept or retract a row on any board.
+
+    Returns its name and board in words.
 
     Raises:
         ConfigError: no board has such a row.
@@ -68,7 +79,10 @@ def decide_on_entry(store: FileTables, entry_id: str, decision: str, reason: str
 
 
 def keep_headline(benchmark: Benchmark, rows: Iterable[Decision]) -> list[Decision]:
-    """Return the rows of `metrics`, or of a view of it, that hold the headline over all users of a part."""
+    """Keep the rows with the headline over all users.
+
+    They are rows of `metrics`, or of a view on it.
+    """
     metric, k = parse_headline(benchmark)
     wanted = (metric, k, None, "holdout")
     return [row for row in rows if (row["metric"], row["k"], row["slice_key"], row["estimator"]) == wanted]

@@ -1,4 +1,7 @@
-"""Run the fits of a benchmark: plan them, skip those that are done, and append rows of `fits`."""
+"""Plan a benchmark's fits, and run the missing ones.
+
+Their rows are appended to `fits`.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +30,13 @@ from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.tuning.folds import FoldedLog
 
 COMMIT_SECONDS = 20.0
-"""Longest time that rows wait for a common commit: each commit takes the driver a second."""
+"""Longest wait for a common commit.
+
+Each commit takes the driver a second.
+"""
 
 FINAL_STATES = ("succeeded", "diverged")
-"""States that another attempt would only repeat."""
+"""States another attempt would only repeat."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ class FitPlan:
 
     Attributes:
         log: the log.
-        suite: name of the benchmark file.
+        suite: the benchmark file's name.
         purpose: benchmark, search, or figure.
         tasks: the fits.
         threads: threads of each fit.
@@ -53,7 +59,7 @@ class FitPlan:
 
     @property
     def facts(self) -> Row:
-        """Values that all rows of the plan have in common."""
+        """Values all rows of the plan share."""
         log = self.log
         facts = {"log_id": log.log_id, "dataset": log.dataset, "split": log.split}
         return {**facts, "suite": self.suite, "purpose": self.purpose}
@@ -61,7 +67,10 @@ class FitPlan:
 
 @dataclass(frozen=True)
 class ValidationDraw:
-    """Validation rows, drawn by hash from the training rows; test rows of the fold stay unseen."""
+    """Validation rows, drawn by hash from the training rows.
+
+    The fold's test rows stay unseen.
+    """
 
     share: float
     seed: int
@@ -69,12 +78,12 @@ class ValidationDraw:
 
 @dataclass(frozen=True)
 class FitPlanner:
-    """Data and settings that all fits of a benchmark share.
+    """Plans fits with a benchmark's shared data and settings.
 
     Attributes:
         store: the warehouse.
         benchmark: its name and definition.
-        log: the log that fits are over.
+        log: the log to fit.
         threads: threads of each fit.
         purpose: purpose as in `fits`.
     """
@@ -101,7 +110,10 @@ class FitPlanner:
         )
 
     def make_distributed_task(self, model: MllibAlsModel, seed: int, fold: int | None) -> FitTask:
-        """Make the fit of a model that Spark distributes; only its row is stored."""
+        """Make a distributed fit; only its row is stored.
+
+        Spark distributes it.
+        """
         train, held_out = self.log.divide_parts(fold)
         document = model.model_dump(exclude={"name", "version", "provenance", "seed", "items"})
         hashed = (
@@ -117,7 +129,10 @@ class FitPlanner:
         return FitTask(fit_id, model.name, document, seed, fold, train, held_out, keep=False, whole=whole)
 
     def plan(self, tasks: Iterable[FitTask]) -> FitPlan:
-        """Make a plan with the longest fits first, so that none is waited for at the end."""
+        """Make a plan with the longest fits first.
+
+        So nobody waits for one at the end.
+        """
         longest_first = tuple(sorted(tasks, key=lambda task: -estimate_cost(task, self.log)))
         return FitPlan(self.log, self.benchmark.name, self.purpose, longest_first, self.threads)
 
@@ -129,10 +144,12 @@ class FitPlanner:
         drawn: ValidationDraw | None = None,
         keep: bool = True,
     ) -> FitTask:
-        """Make one fit, named by the hash of all that its numbers depend on (threads are not among it).
+        """Make one fit, named by a hash.
+
+        The hash covers everything its numbers depend on, so not its threads.
 
         Raises:
-            ConfigError: no rating model, or one that needs times on a log without them.
+            ConfigError: no rating model, or its times are missing in the log.
         """
         settings, log = learner_settings(model), self.log
         require_times(log.files, model.name, settings)
@@ -163,12 +180,15 @@ class FitPlanner:
 
 
 def _name_whole(whole: bool) -> tuple[str, ...]:
-    """Return what the name of a fit holds of its items."""
+    """Return what a fit's name says about its items."""
     return ("items of the log",) if whole else ()
 
 
 def estimate_cost(task: FitTask, log: FoldedLog) -> float:
-    """Estimate the duration of a fit in any unit: rows times steps times numbers in a row."""
+    """Estimate a fit's duration in any unit.
+
+    It is rows times steps times numbers in a row.
+    """
     settings = task.settings
     steps = (
         sum(settings.get(name) or 0 for name in ("epochs", "sweeps", "iterations", "samples", "burn_in"))
@@ -180,7 +200,10 @@ def estimate_cost(task: FitTask, log: FoldedLog) -> float:
 
 
 def run_plan(store: FileTables, plan: FitPlan, journal: Journal) -> list[Row]:
-    """Return the row of every task of the plan in its order; fits of earlier attempts are not repeated."""
+    """Return a row for every planned task, in order.
+
+    Fits from earlier attempts are not repeated.
+    """
     done = read_done_rows(store, plan)
     _append_under_plan(store, plan, done)
     todo = [task for task in plan.tasks if task.fit_id not in done]
@@ -193,7 +216,10 @@ def run_plan(store: FileTables, plan: FitPlan, journal: Journal) -> list[Row]:
 
 
 def _describe_done(plan: FitPlan, todo: Sequence[FitTask]) -> str:
-    """Describe how many fits are done: rows of the table, and files of a start that was killed."""
+    """Describe how many fits are done.
+
+    Counted are rows in the table, and files from a killed start.
+    """
     with ThreadPoolExecutor(max_workers=16) as pool:
         uncommitted = sum(row is not None for row in pool.map(read_earlier_row, todo))
     done = len(plan.tasks) - len(todo) + uncommitted
@@ -202,7 +228,7 @@ def _describe_done(plan: FitPlan, todo: Sequence[FitTask]) -> str:
 
 
 def read_done_rows(store: FileTables, plan: FitPlan) -> dict[str, Row]:
-    """Return the rows of earlier attempts in a final state, by fit."""
+    """Return earlier attempts' rows in a final state, by fit."""
     keep = {task.fit_id: task.keep for task in plan.tasks}
     rows_by_fit: dict[str, Row] = {}
     for row in store.rows(FITS, [("log_id", "=", plan.log.log_id), ("status", "in", list(FINAL_STATES))]):
@@ -216,11 +242,17 @@ def read_done_rows(store: FileTables, plan: FitPlan) -> dict[str, Row]:
 
 
 ENTERED = "entered"
-"""Key of a known row: each (suite, model, purpose) that the table has it under."""
+"""Key of a known row: its places in the table.
+
+Each place is a (suite, model, purpose).
+"""
 
 
 def _append_under_plan(store: FileTables, plan: FitPlan, done: Mapping[str, Row]) -> None:
-    """Append rows for fits that were made under another name or purpose, with those of the plan."""
+    """Append rows for fits made under another name or purpose.
+
+    The new rows have the plan's.
+    """
     missing = {}
     for task in plan.tasks:
         row = done.get(task.fit_id)
@@ -236,9 +268,10 @@ def run_distributed(
     folds: Sequence[int],
     journal: Journal,
 ) -> list[Row]:
-    """Fit models that use Spark themselves, one after the other on all executors.
+    """Fit models that use Spark themselves, one after the other.
 
-    Each row is committed when its fit ends; fits of earlier starts are not repeated.
+    Each uses all executors. A row is committed when its fit ends; fits from earlier starts are not
+    repeated.
 
     Raises:
         FallbackToSpark: the warehouse has no Spark.
@@ -265,7 +298,10 @@ def run_distributed(
 
 
 def _run_fits(store: FileTables, plan: FitPlan, todo: Sequence[FitTask], journal: Journal) -> Iterator[Row]:
-    """Yield rows as fits end and commit them in groups; the next start after an interruption goes on."""
+    """Yield rows as fits end, and commit them in groups.
+
+    After an interruption the next start goes on.
+    """
     if not todo:
         return
     at_once = count_slots(store.engine, plan.threads)
@@ -284,7 +320,7 @@ def _run_fits(store: FileTables, plan: FitPlan, todo: Sequence[FitTask], journal
 
 
 def _outcome_row(task: FitTask, outcome: TaskResult) -> Row:
-    """Return the row of a task, or a row for a task whose process died."""
+    """Return a task's row, also if its process died."""
     if outcome.row is not None:
         return outcome.row
     message = describe_error(outcome.error or OSError("no outcome"))
@@ -296,7 +332,10 @@ def _outcome_row(task: FitTask, outcome: TaskResult) -> Row:
 
 
 class _Progress:
-    """Reports a line for each fit: its name, error and seconds, and the time that is left."""
+    """Reports a line for each fit.
+
+    It has the fit's name, error and seconds, and the time left.
+    """
 
     def __init__(self, plan: FitPlan, todo: Sequence[FitTask], journal: Journal) -> None:
         self.left = {task.fit_id: estimate_cost(task, plan.log) for task in todo}
@@ -304,7 +343,10 @@ class _Progress:
         self.all, self.spent, self.since = len(todo), 0.0, datetime.now(UTC).isoformat()
 
     def report(self, row: Row) -> None:
-        """Report a finished fit. A fit of an earlier start does not count for the time that is left."""
+        """Report a finished fit.
+
+        A fit from an earlier start does not count for the time left.
+        """
         cost = self.left.pop(row["fit_id"])
         self.spent += cost if (row.get("started_at") or self.since) >= self.since else 0.0
         self.journal.say(
@@ -331,7 +373,10 @@ def _describe_fit(row: Row) -> str:
 
 
 def select_complete_seeds(rows: Sequence[Row], folds: Sequence[int]) -> list[Row]:
-    """Return the rows of seeds that have every fold, so that no fold counts twice in a mean."""
+    """Return the rows of seeds that have every fold.
+
+    So no fold counts twice in a mean.
+    """
     required: set[int | None] = set(folds) or {None}
     folds_by_seed: dict[int, set[int | None]] = {}
     for row in rows:
@@ -340,13 +385,19 @@ def select_complete_seeds(rows: Sequence[Row], folds: Sequence[int]) -> list[Row
 
 
 def list_named_parts(rows: Sequence[Row]) -> list[str]:
-    """Return the parts with errors of their own in rows of `fits`, without numbers of folds."""
+    """List the parts with errors of their own in `fits`.
+
+    Fold numbers are left out.
+    """
     parts = {part for row in rows for part in row.get("rmse_by_part") or {}}
     return sorted(part for part in parts if not part[:1].isdecimal())
 
 
 def summarise_models(rows: Sequence[Row], part: str | None = None) -> dict[str, FoldSummary]:
-    """Summarise each model's succeeded fits by mean and spreads, over all rows or over one part."""
+    """Summarise each model's succeeded fits by mean and spreads.
+
+    The summary is over all rows or over one part.
+    """
     values_by_model: dict[str, dict[tuple[int | None, int], float]] = {}
     for row in rows:
         value = row.get("rmse") if part is None else (row.get("rmse_by_part") or {}).get(part)

@@ -1,4 +1,7 @@
-"""The log of a benchmark with labels of all its folds: written in one pass, stored under its hash."""
+"""Store a benchmark's log with labels for all its folds.
+
+It is written in one pass, under its hash.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from recbench_spark.storage.packed_blocks import read_partition_files, select_co
 from recbench_spark.storage.shared_arrays import SharedRows
 
 FACTS_FILE = "facts.json"
-"""File beside the rows with the facts that the driver needs."""
+"""File beside the rows with the facts the driver needs."""
 
 
 @dataclass(frozen=True)
@@ -37,9 +40,9 @@ class FoldedLog:
     Attributes:
         log_id: hash of log and protocol.
         files: files of the log.
-        folds: numbers of the folds; empty where the log or the protocol names the parts.
-        dataset: name of the dataset.
-        split: the protocol in words; with folds, without the number of the held-out one.
+        folds: fold numbers; empty where the log or the protocol names the parts.
+        dataset: the dataset's name.
+        split: the protocol in words; with folds, without the held-out one's number.
     """
 
     log_id: str
@@ -49,7 +52,10 @@ class FoldedLog:
     split: str
 
     def divide_parts(self, fold: int | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the training parts and the held-out parts; for a fold, all others and itself."""
+        """Return the training parts and the held-out parts.
+
+        For a fold they are all others, and itself.
+        """
         if fold is None:
             not_predicted = ("train", "given", "later", "open_loop", "valid")
             return ("train",), tuple(part for part in self.files.parts if part not in not_predicted)
@@ -62,7 +68,9 @@ class FoldedLog:
 
 @pin_inputs()
 def open_folded_log(store: FileTables, benchmark: Benchmark, journal: Journal) -> FoldedLog:
-    """Return the labelled log of a benchmark; it is written once under the hash of all its inputs.
+    """Return a benchmark's labelled log.
+
+    It is written once under the hash of all its inputs.
 
     Raises:
         ProtocolError: a fold without rows, or parts without rows.
@@ -90,7 +98,7 @@ def open_folded_log(store: FileTables, benchmark: Benchmark, journal: Journal) -
 
 
 def open_rows(store: FileTables, log: FoldedLog) -> PieceRows:
-    """Return the labelled rows of a log, which tasks open by themselves."""
+    """Open a log's labelled rows, which tasks read by themselves."""
     return _open_files(store, log.files.shared.files)
 
 
@@ -111,7 +119,10 @@ def _describe_protocol(benchmark: Benchmark) -> str:
 def _write_log(
     store: FileTables, benchmark: Benchmark, folder: str, every_fold: bool, journal: Journal
 ) -> int:
-    """Write the labelled rows, then their facts with the names of the files; return the number of rows."""
+    """Write the labelled rows, then their facts.
+
+    The facts have the files' names. Returns the number of rows.
+    """
     files: list[File] = []
 
     def write(blocks: TaskRows, _n: int) -> Counter[tuple[str, str]]:
@@ -131,7 +142,7 @@ def _write_log(
 
 
 def _read_facts(folder_path: str) -> dict[str, Any]:
-    """Return the facts of a log.
+    """Read a log's facts.
 
     Raises:
         StoreError: they are missing or damaged.

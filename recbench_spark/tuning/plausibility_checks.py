@@ -1,4 +1,4 @@
-"""Checks of submissions: the scale of predictions, and the plausibility of a result."""
+"""Check a submission's rating scale and plausibility."""
 
 from __future__ import annotations
 
@@ -43,14 +43,17 @@ from recbench_spark.tuning.decisions import is_counted, read_latest_decisions
 from recbench_spark.tuning.folds import FoldedLog, open_rows
 
 PAIR_COLUMNS = ("user_id", "prediction", "outcome", "part", "place")
-"""Columns of a held-out row and its prediction; `place`: number of the held-out row in its task."""
+"""Columns for a held-out row and its prediction.
+
+`place`: the held-out row's number in its task.
+"""
 
 PREDICTED = ("prediction", "outcome", "part")
 
 Moments = npt.NDArray[np.float64]
 
 MAX_SCALE_VALUES = 100
-"""Largest number of different ratings that count as steps of a scale."""
+"""Most different ratings on a stepped scale."""
 
 NEAR = 0.1
 """Share of a step: see `RatingHits`."""
@@ -64,7 +67,10 @@ class TrainingRatingStats(NamedTuple):
 
 
 def read_training_stats(store: FileTables, log: FoldedLog) -> TrainingRatingStats:
-    """Return mean and spread of the training rows; with folds, of all rows. One scan, no shuffle."""
+    """Compute mean and spread of the training rows.
+
+    With folds all rows count. This takes one scan and no shuffle.
+    """
     parts = None if log.folds else log.divide_parts(None)[0]
     sums = open_rows(store, log).each(("rating", "part"), partial(_sum_ratings, parts=parts))
     n, total, squares = np.sum(sums, axis=0)
@@ -72,7 +78,7 @@ def read_training_stats(store: FileTables, log: FoldedLog) -> TrainingRatingStat
 
 
 def _sum_ratings(tables: Iterable[pa.Table], parts: Sequence[str] | None) -> npt.NDArray[np.float64]:
-    """Return the number of ratings, their sum and the sum of their squares."""
+    """Return the ratings' number, their sum, and their squares' sum."""
     sums = np.zeros(3)
     for table in tables:
         learnt = pc.is_in(table.column("part").cast(pa.string()), pa.array(parts)) if parts else None
@@ -84,13 +90,15 @@ def _sum_ratings(tables: Iterable[pa.Table], parts: Sequence[str] | None) -> npt
 def clip_to_scale(
     pairs: Rows, log: FoldedLog, learnt: TrainingRatingStats, name: str
 ) -> tuple[Rows, Sequence[str]]:
-    """Clip predictions to the log's scale, as those of own models are; return the pairs and notes on this.
+    """Clip predictions to the log's scale, as for own models.
+
+    Returns the pairs, and notes on the clipping.
 
     Args:
         pairs: rows of PAIR_COLUMNS.
         log: its scale is `dataset.scale`, or from its lowest to its highest rating.
-        learnt: statistics of the log.
-        name: name of the bundle.
+        learnt: the log's statistics.
+        name: the bundle's name.
 
     Raises:
         DataError: the predictions are on another scale.
@@ -108,7 +116,10 @@ def clip_to_scale(
 
 
 def _count_outside(tables: Iterable[pa.Table], scale: Scale) -> npt.NDArray[np.float64]:
-    """Return the number of predictions, of those outside the scale, and far outside; and their sum."""
+    """Count predictions: all, outside the scale, and far outside.
+
+    Their sum is added.
+    """
     low, high = scale
     far, counts = FAR_DISTANCE * (high - low), np.zeros(4)
     for table in tables:
@@ -126,11 +137,13 @@ def _clip(rows: pa.Table, scale: Scale) -> pa.Table:
 def find_rating_doubts(
     store: FileTables, benchmark: Benchmark, log: FoldedLog, pairs: Rows, part: str | None
 ) -> list[str]:
-    """Return sentences on predictions that are better than the noise allows; empty for plausible ones.
+    """Describe doubts about predictions better than the noise allows.
+
+    There is nothing for plausible ones.
 
     Args:
         store: the warehouse.
-        benchmark: the benchmark of the board.
+        benchmark: the board's benchmark.
         log: the benchmark's log.
         pairs: rows of PAIR_COLUMNS, clipped.
         part: name of the hidden part, which alone counts; None for folds, each judged by itself.
@@ -157,9 +170,10 @@ def find_rating_doubts(
 
 
 def _sum_moments(tables: Iterable[pa.Table], part: str | None, middle: float) -> dict[str, Moments]:
-    """Return of each part n and the sums of p, y, p^2, y^2 and p y, from the middle of the scale.
+    """Sum a part's n, p, y, p^2, y^2, p y.
 
-    They are behind the RMSE of the best straight line, which does not depend on the scale.
+    p is the prediction and y the outcome, both from the middle of the scale. They are behind the RMSE of
+    the best straight line, which does not depend on the scale.
     """
     sums: dict[str, Moments] = {}
     for table in tables:
@@ -171,7 +185,7 @@ def _sum_moments(tables: Iterable[pa.Table], part: str | None, middle: float) ->
 
 
 def _split_parts(table: pa.Table, part: str | None) -> Iterator[tuple[str, Moments]]:
-    """Yield predictions and outcomes of each part, or of one of them."""
+    """Yield each part's predictions and outcomes, or one part's."""
     parts = table.column("part").cast(pa.string())
     for name in parts.unique().to_pylist() if part is None else [part]:
         rows = table.filter(pc.equal(parts, name))
@@ -179,13 +193,13 @@ def _split_parts(table: pa.Table, part: str | None) -> Iterator[tuple[str, Momen
 
 
 def _read_variances(sums: Moments) -> Moments:
-    """Return the variances of p and of y, and their covariance."""
+    """Compute the variances of p and y, and their covariance."""
     n, p, y, pp, yy, py = sums
     return np.array([pp / n - (p / n) ** 2, yy / n - (y / n) ** 2, py / n - p * y / n**2])
 
 
 def _count_hits(pairs: Rows, part: str | None) -> RatingHits:
-    """Count `RatingHits`; all zero where ratings are no steps of a scale.
+    """Count `RatingHits`; all zero where ratings are no steps.
 
     The driver holds each different rating once.
     """
@@ -198,7 +212,10 @@ def _count_hits(pairs: Rows, part: str | None) -> RatingHits:
 
 
 def _list_outcomes(tables: Iterable[pa.Table], part: str | None) -> set[float]:
-    """Return the different outcomes of a task, one more than count as a scale at most."""
+    """List a task's different outcomes.
+
+    There is at most one more than a scale may have.
+    """
     values: set[float] = set()
     for table in tables:
         for _, (_, y) in _split_parts(table, part):
@@ -223,9 +240,10 @@ def _sum_hits(
 
 
 def find_ranking_doubts(store: FileTables, benchmark: Benchmark, entry: Entry, error: float) -> list[str]:
-    """Return a sentence on a headline that is better than the noise allows; empty for a plausible one.
+    """Describe doubts about a headline better than noise allows.
 
-    A metric without a best possible value is not judged. `error`: standard error over users.
+    There is nothing for a plausible one. A metric without a best possible value is not judged. `error`:
+    standard error over users.
     """
     about = about_metric(benchmark.headline.partition("@")[0])
     low, high = about.bounds
@@ -246,7 +264,10 @@ def find_ranking_doubts(store: FileTables, benchmark: Benchmark, entry: Entry, e
 
 
 def _list_entries(store: FileTables, benchmark: Benchmark, log: FoldedLog) -> list[Entry]:
-    """Return the rows of the board, and the own rows that the next `recbench board` will add."""
+    """Return the board's rows, and own rows to come.
+
+    The next `recbench board` will add these.
+    """
     own_entries = [entry for entry, _ in collect_own_entries(store.rows, benchmark, log, ())]
     return [*own_entries, *_read_board_entries(store, benchmark)]
 
@@ -260,10 +281,11 @@ def _read_board_entries(store: FileTables, benchmark: Benchmark) -> list[Entry]:
 def find_best_trusted(
     entries: Sequence[Entry], read: RowReader, board: str, part: str | None, lower_is_better: bool
 ) -> TrustedRun | None:
-    """Return the best row of a part that is published, own, or accepted by an operator; None without one.
+    """Find the best trusted row for a part, or None.
 
-    A submission that was not accepted is no reference: otherwise each bundle could raise the limit for the
-    next one. A row without a part counts for every part.
+    It is published, own, or accepted by an operator. An unaccepted submission is no reference:
+    otherwise each bundle could raise the limit for the next one. A row without a part counts for every
+    part.
     """
     decisions = read_latest_decisions(read, board)
     trusted = [
@@ -281,7 +303,10 @@ def find_best_trusted(
 
 
 def note_training_items(read: RowReader, run_id: str) -> list[str]:
-    """Return a note on lists that recommend training items; empty if they do not."""
+    """Note lists that recommend training items.
+
+    The list is empty if they do not.
+    """
     filters = [("run_id", "=", run_id), ("check", "=", TRAINING_ITEMS)]
     n = sum(int(row["observed"] or 0) for row in read(CHECKS, filters, ["observed"]))
     if not n:

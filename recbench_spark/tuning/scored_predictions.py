@@ -1,4 +1,7 @@
-"""Held-out rows and the predictions of a bundle for them: joined in tasks, counted, summed by part."""
+"""Join held-out rows with a bundle's predictions.
+
+They are joined in tasks, counted, and summed by part.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ PAIRS = pa.schema(
 
 
 def sum_parts(tables: Iterable[pa.Table]) -> dict[str, Sums]:
-    """Return the sums of errors of each part; a task has all rows of its users."""
+    """Sum errors by part; a task has whole users."""
     rows = pa.concat_tables([PAIRS.empty_table(), *tables])
     parts = rows.column("part").cast(pa.string())
     totals = {}
@@ -45,9 +48,9 @@ def sum_parts(tables: Iterable[pa.Table]) -> dict[str, Sums]:
 
 
 def count_pairs(tables: Iterable[pa.Table]) -> Any:
-    """Return the number of held-out rows, of those that are predicted, and of predictions of them."""
+    """Count held-out rows, predicted ones, and their predictions."""
     counts, before = np.zeros(3, np.int64), -1
-    for table in tables:  # in the order of the places
+    for table in tables:  # in place order
         place = table.column("place").to_numpy()
         predicted = table.column("prediction").is_valid().to_numpy()
         new = np.diff(place, prepend=before) != 0
@@ -57,9 +60,10 @@ def count_pairs(tables: Iterable[pa.Table]) -> Any:
 
 
 def join_truth(store: FileTables, log: FoldedLog, bundle: Bundle, path: Path) -> TaskRows:
-    """Return PAIR_COLUMNS of every held-out pair: one shuffle of the log and of the bundle, by user.
+    """Join every held-out pair with its prediction, as PAIR_COLUMNS.
 
-    Each pair must have one prediction, from the fold in which it is held out.
+    This takes one shuffle of log and bundle, by user. Each pair must have one prediction, from the fold
+    that holds it out.
     """
     names = pq.read_schema(path).names
     if log.folds and "fold" not in names:
@@ -79,7 +83,10 @@ def join_truth(store: FileTables, log: FoldedLog, bundle: Bundle, path: Path) ->
 
 
 def _hold_out(rows: pa.Table, parts: Sequence[str] | None) -> pa.Table:
-    """Return the held-out rows; without `parts` each row whose part is the number of a fold."""
+    """Return the held-out rows.
+
+    Without `parts` these are the rows whose part is a fold's number.
+    """
     part = rows.column("part").cast(pa.string())
     if parts is None:  # see `pairs.divide_pairs`
         part = pc.list_element(pc.split_pattern(part, ":"), 0)
@@ -90,7 +97,7 @@ def _hold_out(rows: pa.Table, parts: Sequence[str] | None) -> pa.Table:
 
 
 def _cast_keys(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """Return the rows with ids as texts, and numbers of folds in 32 bits."""
+    """Cast ids to texts, and fold numbers to 32 bits."""
     for name in keys:
         kind = pa.int32() if name == "fold" else pa.string()
         rows = rows.set_column(rows.column_names.index(name), name, rows.column(name).cast(kind))
@@ -98,7 +105,7 @@ def _cast_keys(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
 
 
 def _join_sides(sides: Sides, keys: Sequence[str]) -> pa.Table:
-    """Return each held-out row of a task with its predictions, or with none."""
+    """Return a task's held-out rows with their predictions, or none."""
     truth, submitted = (unpack_blocks(sides.get(number, [])) for number in (0, 1))
     if truth is None:
         return PAIRS.empty_table()
@@ -111,14 +118,16 @@ def _join_sides(sides: Sides, keys: Sequence[str]) -> pa.Table:
 
 
 def refuse_rows(bundle: Bundle, n_rows: int, wanted: int, pairs: int, matched: int) -> None:
-    """Refuse a bundle without exactly one row for each held-out pair, with counts of the faults.
+    """Refuse a bundle unless each held-out pair has one row.
+
+    The message counts the faults.
 
     Args:
         bundle: the submission.
-        n_rows: number of its rows.
-        wanted: number of held-out pairs.
-        pairs: number of held-out pairs that it predicts.
-        matched: number of its rows with a prediction of a held-out pair.
+        n_rows: its rows.
+        wanted: held-out pairs.
+        pairs: held-out pairs it predicts.
+        matched: its rows with a prediction for a held-out pair.
     """
     wrong = {
         "held-out pairs without a prediction": wanted - pairs,

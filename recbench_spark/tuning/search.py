@@ -1,8 +1,7 @@
-"""Search for settings on validation rows: a trial is a row of `trials`, and every method has the same
-budget.
+"""Search for settings on validation rows.
 
-The task decides how a setting is tried (`trials`): by fits of folds as Spark tasks, or by rankings for
-validation rows.
+A trial is a row of `trials`, and every method has the same budget. The task decides how a setting is
+tried (`trials`): by fits on folds as Spark tasks, or by rankings for validation rows.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from recbench_spark.storage.file_tables import FileTables, RowReader
 Row = dict[str, Any]
 
 COMMON_FIELDS = ("name", "version", "provenance", "kind")
-"""Fields that a search cannot vary."""
+"""Fields a search cannot vary."""
 
 
 class PlannedTrial(NamedTuple):
@@ -61,11 +60,11 @@ class PlannedTrial(NamedTuple):
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """Outcome of a setting.
+    """The outcome of trying a setting.
 
     Attributes:
         status: succeeded, diverged or failed.
-        values: value of each seed that succeeded.
+        values: the values of seeds that succeeded.
         seconds: seconds of its fits.
         fit_ids: ids of its fits (or runs).
         settings: all settings, as they were fitted.
@@ -81,14 +80,14 @@ class TrialOutcome:
 
 
 class Trials(Protocol):
-    """Tries settings on the data of a task.
+    """Tries settings on a task's data.
 
     Attributes:
         store: the warehouse.
-        log_id: hash of the log and of its held-out rows.
-        credited_log_id: hash of the log and protocol whose results the search may be credited to.
-        suite: name of the benchmark file.
-        dataset: name of the dataset.
+        log_id: hash of the log and its held-out rows.
+        credited_log_id: hash of log and protocol whose results the search may be credited to.
+        suite: the benchmark file's name.
+        dataset: the dataset's name.
         metric: the measured metric, such as rmse or ndcg@20.
     """
 
@@ -100,21 +99,24 @@ class Trials(Protocol):
     metric: str
 
     def settings(self, model: ModelConfig) -> Row:
-        """Return all settings that a fit of the model depends on."""
+        """Return all settings a fit of the model depends on."""
 
     def run_trials(self, planned: Sequence[PlannedTrial], journal: Journal) -> list[TrialOutcome]:
-        """Return the outcome of each trial; trials of earlier starts are not fitted again."""
+        """Return each trial's outcome.
+
+        Trials from earlier starts are not fitted again.
+        """
 
 
 @dataclass(frozen=True)
 class ModelSearch:
-    """The search of one model, or an extension of it.
+    """The search for one model's settings, or its extension.
 
     Attributes:
         model: the model as in the benchmark file.
         space: the space of this search.
         search_id: hash of log, model, space and method.
-        extends: the search that this one extends; its own id for the first search.
+        extends: the search this one extends; its own id for the first search.
     """
 
     model: ModelConfig
@@ -125,7 +127,7 @@ class ModelSearch:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """Result of all searches of a model.
+    """All searches for one model's settings, joined.
 
     Attributes:
         model: the model as in the benchmark file.
@@ -149,11 +151,14 @@ class SearchResult:
 
     @property
     def edges(self) -> list[Edge]:
-        """Settings whose best value is on the edge of all that was searched."""
+        """Settings with their best value on the space's edge."""
         return find_edges(self.space, trial_setting(self.space, self.best)) if self.best else []
 
     def to_search_trials(self) -> SearchTrials | None:
-        """Return the search in the form that boards judge; its noise is the mean spread over seeds."""
+        """Return the search in the form boards judge.
+
+        Its noise is the mean spread over seeds.
+        """
         spreads = [row["spread"] for row in self.trials if row["spread"] is not None]
         tried = [(row["searched"], row["value"]) for row in self.trials if row["value"] is not None]
         noise = float(np.mean(spreads)) if spreads else 0.0
@@ -161,12 +166,12 @@ class SearchResult:
 
 
 def metric_facts(metric: str) -> About:
-    """Return facts on a metric, by its name with a cut-off or without."""
+    """Return facts on a metric, with or without cut-off."""
     return about_metric(metric.partition("@")[0])
 
 
 def trial_setting(space: Space, trial: Row) -> Setting:
-    """Return the setting of a trial; choices have their values in the space."""
+    """Return a trial's setting; choices have values in the space."""
     places: Mapping[str, float] = trial["searched"]
     return {
         name: span.values[int(places[name])] if span.values else places[name]
@@ -175,10 +180,12 @@ def trial_setting(space: Space, trial: Row) -> Setting:
 
 
 def check_searches(benchmark: Benchmark, search: SearchSettings) -> None:
-    """Check that models have every setting and accept both ends of its range, before hours are spent.
+    """Check the searched settings before hours are spent.
+
+    Models must have every setting and accept both ends of its range.
 
     Raises:
-        ConfigError: a model that cannot be searched, a setting that it does not have or does not accept.
+        ConfigError: a model cannot be searched, lacks a setting, or does not accept it.
     """
     models = {model.name: model for model in benchmark.models}
     for name, space in search.spaces.items():
@@ -194,10 +201,10 @@ def check_searches(benchmark: Benchmark, search: SearchSettings) -> None:
 
 
 def list_searchable(model: ModelConfig, task: str) -> list[str]:
-    """Return the settings that a search may vary.
+    """List the settings a search may vary.
 
     Raises:
-        ConfigError: the model is fitted elsewhere, or is not a model of the task.
+        ConfigError: the model is fitted elsewhere, or does not fit the task.
     """
     if task == "rating":
         if not gives_ratings(model):
@@ -216,7 +223,7 @@ def list_searchable(model: ModelConfig, task: str) -> list[str]:
 
 
 def has_settings(model: ModelConfig, task: str) -> bool:
-    """Return True if there is anything to search."""
+    """Tell whether there is anything to search."""
     if task == "rating" and not gives_ratings(model):
         return True  # mllib_als is fitted elsewhere, but it has settings
     try:
@@ -236,7 +243,11 @@ def make_searches(benchmark: Benchmark, search: SearchSettings, trials: Trials) 
 
 
 def apply_setting(model: ModelConfig, setting: Setting) -> ModelConfig:
-    """Return the model with some settings replaced; ConfigError for a value that it does not accept."""
+    """Replace some settings of a model.
+
+    Raises:
+        ConfigError: it does not accept a value.
+    """
     document = replace_settings(model.model_dump(), setting)
     return make_model(document, f"search.spaces.{model.name}")
 
@@ -250,9 +261,9 @@ def _search_id(search: SearchSettings, trials: Trials, model: ModelConfig, space
 def run_searches(
     trials: Trials, search: SearchSettings, searches: Sequence[ModelSearch], journal: Journal
 ) -> dict[str, SearchResult]:
-    """Run all trials of some searches at once and return all results by model.
+    """Run all trials of some searches at once.
 
-    Trials of earlier starts are not repeated.
+    Returns all results by model. Trials from earlier starts are not repeated.
 
     Raises:
         DataError: no trial of a method has ended with a value.
@@ -297,19 +308,22 @@ def _trial_row(search: SearchSettings, trials: Trials, planned: PlannedTrial, ou
 
 
 TRIAL_KEYS = ("trial_id", "status", "credited_log_id")
-"""Columns that identify a trial; rows of an old version lack the last one."""
+"""Columns to identify a trial; rows from an old version lack the last one."""
 
 
 def read_searches(read: RowReader, log_id: str) -> dict[str, SearchResult]:
-    """Return the results of all searches on a log, by model; the driver holds one row for each trial."""
+    """Return all search results on a log, by model.
+
+    The driver holds one row for each trial.
+    """
     return collect_searches(read(TRIALS, [("log_id", "=", log_id)]))
 
 
 def collect_searches(rows: Iterable[Row]) -> dict[str, SearchResult]:
-    """Group rows of `trials` by model, join their spaces, and keep each setting once.
+    """Group trials by model, and join their spaces.
 
-    The trials of a model are those that vary the same settings as its last one and share all other
-    settings: trials with fewer epochs belong to another search.
+    Each setting is kept once. A model's trials vary the same settings as its last one and share all
+    others: trials with fewer epochs belong to another search.
     """
     by_model: dict[str, dict[str, Row]] = {}
     for row in sorted(rows, key=lambda row: row["finished_at"]):
@@ -327,21 +341,24 @@ def collect_searches(rows: Iterable[Row]) -> dict[str, SearchResult]:
 
 
 def search_identity(trial: Row) -> tuple[frozenset[str], str]:
-    """Return the settings that a trial varies, and the values of all others."""
+    """Return the settings a trial varies, and all others' values."""
     varied = frozenset(trial["searched"])
     settings = replace_settings(json.loads(trial["settings_json"]), dict.fromkeys(varied, ""))
     return varied, json.dumps(settings, sort_keys=True)
 
 
 def _sort_key(row: Row) -> float:
-    """Return a number that is smaller for a better value; a row without a value is last."""
+    """Return a sort key, smaller for a better value.
+
+    A row without a value is last.
+    """
     return (
         math.inf if row["value"] is None else metric_facts(row["metric"] or "rmse").sort_key(row["value"])
     )
 
 
 def read_space(trial: Row) -> dict[str, SettingRange]:
-    """Return the space that a trial was drawn from."""
+    """Return the space a trial was drawn from."""
     return {
         name: SettingRange.model_validate(span) for name, span in json.loads(trial["space_json"]).items()
     }
@@ -350,7 +367,10 @@ def read_space(trial: Row) -> dict[str, SettingRange]:
 def extend_searches(
     benchmark: Benchmark, search: SearchSettings, trials: Trials, known: Mapping[str, SearchResult]
 ) -> list[ModelSearch]:
-    """Return a search beyond the edge for each model whose best value is on an edge of its space."""
+    """Extend the searches whose best value is on an edge.
+
+    The new search lies beyond this edge of its space.
+    """
     models = {model.name: model for model in benchmark.models}
     searches = []
     for name in search.spaces:

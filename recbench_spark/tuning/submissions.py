@@ -1,4 +1,7 @@
-"""Bundles: submitted predictions or rankings of a run with their provenance, scored without training."""
+"""Pack submitted results into bundles, and score them without training.
+
+A bundle has predictions or rankings from a run, with their provenance.
+"""
 
 from __future__ import annotations
 
@@ -61,8 +64,10 @@ FACTS_FILE = "bundle.json"
 ROW_FILES = {"predictions": "predictions.parquet", "rankings": "lists.parquet"}
 CONTENT_SEED = 0
 MAX_SUITE_PREFIX = 56
-"""Longest part of a benchmark's name that begins the suite of its bundles; a name has at most 64
-letters."""
+"""Longest prefix of a benchmark's name in its bundles' suite.
+
+A name has at most 64 letters.
+"""
 
 COLUMNS = {"predictions": ["user_id", "item_id", "prediction"], "rankings": ["user_id", "item_id", "rank"]}
 
@@ -70,12 +75,13 @@ COLUMNS = {"predictions": ["user_id", "item_id", "prediction"], "rankings": ["us
 def read_predictions(
     store: FileTables, benchmark: Benchmark, log: FoldedLog, model: str
 ) -> tuple[pa.Table, Row]:
-    """Return a model's predictions of every fold from its lowest seed, and one of its rows of `fits`.
+    """Read a model's predictions for every fold.
 
-    The model was fitted by `recbench benchmark`.
+    They are from its lowest seed; one of its rows in `fits` comes along. The model was fitted by
+    `recbench benchmark`.
 
     Raises:
-        ConfigError: no seed has fits of all folds.
+        ConfigError: no seed has fits for all folds.
     """
     fits = read_own_fits(store.rows, benchmark, log)
     rows = [row for row in fits if row["model"] == model and row["files"] is not None]
@@ -100,7 +106,10 @@ def read_predictions(
 
 
 def _require_files(store: FileTables, model: str, folders: Sequence[str]) -> None:
-    """Refuse fits whose predictions retention has removed; their rows of `fits` still exist."""
+    """Refuse fits whose predictions were removed by retention.
+
+    Their rows in `fits` still exist.
+    """
     missing = [place for place in folders if store.is_file_storage and not holds_files(place)]
     if missing:
         raise DataError(
@@ -110,11 +119,11 @@ def _require_files(store: FileTables, model: str, folders: Sequence[str]) -> Non
 
 
 def pack_bundle(rows: pa.Table, folder: Path, facts: Mapping[str, Any]) -> Bundle:
-    """Write rows and facts into a folder; return the facts of the bundle.
+    """Write rows and facts into a folder, as a bundle.
 
     The rows go into one file, in the order of users and items, since a submission is read on one machine,
-    and this process holds them. Both files are made in a private folder beside it, so that a pack that ends
-    early leaves no half of a bundle. A folder that holds the same bundle stays as it is.
+    and this process holds them. Both files are made in a private folder beside it, so a pack that ends
+    early leaves no half bundle. A folder with the same bundle stays as it is.
 
     Raises:
         ConfigError: the folder holds another bundle.
@@ -135,7 +144,9 @@ def pack_bundle(rows: pa.Table, folder: Path, facts: Mapping[str, Any]) -> Bundl
 
 
 def _publish_bundle(private: Path, folder: Path, packed: str) -> None:
-    """Give a packed bundle its name. A folder without a bundle gets the files, the facts last.
+    """Give a packed bundle its name.
+
+    A folder without a bundle gets the files, the facts last.
 
     Raises:
         ConfigError: the folder holds another bundle.
@@ -151,7 +162,10 @@ def _publish_bundle(private: Path, folder: Path, packed: str) -> None:
 
 
 def read_digest(folder: Path) -> str | None:
-    """Return the digest that the facts of a bundle have; None where they have none or cannot be read."""
+    """Return the digest in a bundle's facts, or None.
+
+    The facts may have none, or be unreadable.
+    """
     try:
         return str(json.loads((folder / FACTS_FILE).read_text(encoding="utf-8"))["digest"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -159,12 +173,18 @@ def read_digest(folder: Path) -> str | None:
 
 
 def digest_document(document: Mapping[str, Any]) -> str:
-    """Return the digest of `bundle.json` without `digest` itself; `content` stands for the rows."""
+    """Compute the digest of `bundle.json` without `digest` itself.
+
+    `content` stands for the rows.
+    """
     return digest("bundle", {key: value for key, value in document.items() if key != "digest"}, length=32)
 
 
 def hash_content(path: Path) -> tuple[str, int]:
-    """Return a hash of all rows of a file in any order (the sum of their hashes), and their number."""
+    """Hash a file's rows in any order, and count them.
+
+    The hash is the sum of the rows' hashes.
+    """
     total, n = 0, 0
     with pq.ParquetFile(path) as file:
         names = sorted(file.schema_arrow.names)
@@ -176,7 +196,7 @@ def hash_content(path: Path) -> tuple[str, int]:
 
 
 def open_bundle(folder: Path) -> tuple[Bundle, Path]:
-    """Return a bundle and the file of its rows.
+    """Open a bundle: its facts, and its row file.
 
     Raises:
         ConfigError: the folder holds no bundle.
@@ -215,23 +235,23 @@ def score_bundle(
     accepted: tuple[str, str] | None = None,
     report: Callable[[str], None] = print,
 ) -> Entry:
-    """Score a bundle, count the look at held-out rows, and append it to the board.
+    """Score a bundle, and append it to the board.
 
-    A result that is better than the noise allows (`boards.plausibility`) is held back unless it is
-    accepted: it neither leads nor is compared with others.
+    The look at held-out rows is counted. A result better than the noise allows (`boards.plausibility`) is
+    held back unless it is accepted: it neither leads nor is compared with others.
 
     Args:
         store: the warehouse.
-        benchmark: the benchmark that it is scored on.
+        benchmark: the benchmark to score it on.
         log: the benchmark's log.
         folder: folder of the bundle.
-        rank: runs a night of one model that must succeed, and returns its run id; for rankings.
-        accepted: name and reason of a person who accepts a result that is better than the noise allows.
-        report: takes each sentence that the submitter should read.
+        rank: runs a night with one model that must succeed, and returns its run id; for rankings.
+        accepted: name and reason of a person who accepts a result better than the noise allows.
+        report: takes each sentence the submitter should read.
 
     Raises:
-        DataError: pairs that are missing, twice, or of another fold; another split than the benchmark's;
-            predictions on another scale; rows that the board has under other facts, or that were retracted.
+        DataError: pairs are missing, twice, or from another fold; another split than the benchmark's;
+            predictions on another scale; rows are on the board under other facts, or were retracted.
     """
     bundle, path = open_bundle(folder)
     _require_same_log(bundle, log)
@@ -241,7 +261,7 @@ def score_bundle(
         scored = _score_rankings(store, benchmark, bundle, folder, rank)
     else:
         scored = _score_predictions(store, benchmark, log, bundle, path)
-    # In format 1 the year is that of the first scoring, so that the bundle keeps its row in later years.
+    # In format 1 the year is the first scoring's, so the bundle keeps its row in later years.
     entry = scored.entry if earlier is None else replace(scored.entry, year=earlier.year)
     for note in (notes := [*notes, *scored.notes]):
         report(note)
@@ -276,9 +296,9 @@ class ScoredSubmission:
     """A bundle with its scores.
 
     Attributes:
-        entry: its row of the board.
+        entry: its row on the board.
         by_part: the metric on each part or fold.
-        notes: sentences on changes that scoring made.
+        notes: sentences on changes made by scoring.
         doubts: sentences on why it is implausible; empty if it is plausible.
     """
 
@@ -289,10 +309,10 @@ class ScoredSubmission:
 
 
 def find_earlier_entry(store: FileTables, board: str, bundle: Bundle) -> Entry | None:
-    """Return the row of the board from an earlier scoring of this bundle; None if there is none.
+    """Find the board row of an earlier scoring, or None.
 
     Raises:
-        DataError: that row was retracted, or the board has the same predictions under other facts.
+        DataError: this row was retracted, or the board has the same predictions under other facts.
     """
     decisions = read_latest_decisions(store.rows, board)
     looks = store.rows(SUBMISSIONS, [("board", "=", board), ("content", "=", bundle.content)], ["entry_id"])
@@ -325,7 +345,10 @@ def _record_decision(
     accepted: tuple[str, str] | None,
     report: Callable[[str], None],
 ) -> None:
-    """Hold an implausible result back, or accept it. The decision is written before the entry."""
+    """Hold an implausible result back, or accept it.
+
+    The decision is written before the entry.
+    """
     if not doubts:
         return
     decision = read_latest_decisions(store.rows, entry.board).get(entry.entry_id)
@@ -346,7 +369,7 @@ def _record_decision(
 def _score_predictions(
     store: FileTables, benchmark: Benchmark, log: FoldedLog, bundle: Bundle, path: Path
 ) -> ScoredSubmission:
-    """Compute the RMSE of each fold or part by the sums of a night."""
+    """Compute RMSE by fold or part, with a night's sums."""
     joined = keep_results(store.scratch, join_truth(store, log, bundle, path), store.engine)
     held_out, pairs, matched = map(int, np.sum(joined.each(("prediction", "place"), count_pairs), axis=0))
     refuse_rows(bundle, bundle.rows, held_out, pairs, matched)
@@ -372,10 +395,10 @@ def _score_predictions(
 def _score_rankings(
     store: FileTables, benchmark: Benchmark, bundle: Bundle, folder: Path, rank: Callable[[Benchmark], str]
 ) -> ScoredSubmission:
-    """Score the headline of a night with these lists as its only model.
+    """Score the headline in a night with only these lists.
 
     The night has a suite of its own: in the benchmark's suite, submitted lists would count as a model of
-    the file, or replace one of the same name.
+    the file, or replace one with the same name.
     """
     lists = ListsModel(
         name=bundle.name, kind="lists", path=str((folder / ROW_FILES[bundle.task]).resolve()),
@@ -430,7 +453,7 @@ def _count_look(
 
 
 def make_facts(benchmark: Benchmark, log: FoldedLog, row: Row, who: str) -> dict[str, Any]:
-    """Return the facts of a bundle of the benchmark's own fits."""
+    """Make a bundle's facts from the benchmark's own fits."""
     settings = json.loads(row["settings_json"])
     model = next(model for model in benchmark.models if model.name == row["model"])
     return {

@@ -1,4 +1,4 @@
-"""Trials of a search: fits of rating models, and nights of models that rank.
+"""Try a search's settings, by fits or by nights.
 
 A rating model is fitted as Spark tasks on rows drawn from the training part. For models that rank, the
 training rows of the benchmark's split become a log. A share of each user's rows is held out, and every
@@ -46,14 +46,23 @@ from recbench_spark.tuning.fold_fits import FitPlanner, ValidationDraw, run_plan
 from recbench_spark.tuning.search import PlannedTrial, Row, TrialOutcome
 
 DAY = date(1970, 1, 1)
-"""Date of the night of all trials: the log names the data of a search, not the day."""
+"""Night date for all trials.
+
+The log names a search's data, not the day.
+"""
 
 COLUMNS = ("user_id", "item_id", "rating")
-"""Columns of the training log; times are added where the split or a model uses them."""
+"""Columns in the training log.
+
+Times are added where the split or a model uses them.
+"""
 
 
 class RankingTrials:
-    """`search.Trials` by the headline of the benchmark file; each setting has one run for each seed."""
+    """Tries settings by the benchmark file's headline (see `search.Trials`).
+
+    Each setting has one run for each seed.
+    """
 
     def __init__(
         self,
@@ -75,7 +84,7 @@ class RankingTrials:
         return model_settings(model, "ranking")
 
     def run_trials(self, planned: Sequence[PlannedTrial], journal: Journal) -> list[TrialOutcome]:
-        """Run one night of all settings that have no run yet."""
+        """Run one night with all settings not run yet."""
         models = [self._models(trial.model) for trial in planned]
         unique = {model.name: model.hide_validation() for seeds in models for model in seeds}
         night = open_night(
@@ -86,7 +95,10 @@ class RankingTrials:
         return [_make_outcome(self.settings(seeds[0]), seeds, rows, failed) for seeds in models]
 
     def _models(self, model: ModelConfig) -> list[ModelConfig]:
-        """Return a model for each seed, named by the hash of its settings; one model if it has no seed."""
+        """Return a model for each seed, named by settings.
+
+        The name is their hash. There is one model if it has no seed.
+        """
         first = getattr(model, "seed", None)
         seeds = [None] if first is None else [first + n for n in range(self.search.seeds)]
         models = [model if seed is None else model.model_copy(update={"seed": seed}) for seed in seeds]
@@ -109,10 +121,11 @@ def check_trials(benchmark: Benchmark) -> None:
 
 
 def validation_benchmark(benchmark: Benchmark, search: SearchSettings, place: str) -> Benchmark:
-    """Return the benchmark over its own training rows: a share of each user's rows is held out.
+    """Return the benchmark over its own training rows.
 
-    It measures the headline. Rows are held out in the order of the benchmark's split: the last ones where
-    it uses times. There is no part valid, so none is shown to models.
+    A share of each user's rows is held out, and the headline measured. Rows are held out in the order of
+    the benchmark's split: the last ones where it uses times. There is no part valid, so none is shown to
+    models.
     """
     metric, k = parse_headline(benchmark)
     settings = benchmark.evaluation
@@ -134,10 +147,10 @@ def validation_benchmark(benchmark: Benchmark, search: SearchSettings, place: st
 
 
 def write_training_log(night: BenchmarkNight, journal: Journal) -> str:
-    """Write the split's training rows once as Parquet that workers see; return the folder.
+    """Write the split's training rows once, as Parquet for workers.
 
-    The files have the same bytes on any runner: users are dealt to a number of tasks that depends on the
-    rows alone, and a task sorts its rows. Their content names the searches.
+    Returns the folder. The files have the same bytes on any runner: users are dealt to tasks whose number
+    depends on the rows alone, and a task sorts its rows. Their content names the searches.
     """
     store, split_id, by_time = night.store, night.split_id, night.benchmark.split.temporal
     has_times = by_time or any(model.needs_times for model in night.benchmark.models)
@@ -155,7 +168,7 @@ def write_training_log(night: BenchmarkNight, journal: Journal) -> str:
 
 
 def _keep_training(rows: pa.Table) -> pa.Table:
-    """Return the rows of training, with texts in place of dictionaries."""
+    """Keep training rows, with texts in place of dictionaries."""
     return decode_dictionaries(rows.filter(pc.equal(rows.column("part").cast(pa.string()), "train")))
 
 
@@ -164,7 +177,7 @@ def _sort_rows(rows: pa.Table) -> pa.Table:
 
 
 def run_missing(night: BenchmarkNight, journal: Journal) -> Mapping[str, str]:
-    """Run the models that have no run yet; return the messages of failed ones by name.
+    """Run models without a run; return failures by name.
 
     If another search runs the same models, this one waits for it.
     """
@@ -182,7 +195,10 @@ def run_missing(night: BenchmarkNight, journal: Journal) -> Mapping[str, str]:
 
 
 def read_values(night: BenchmarkNight) -> dict[str, Row]:
-    """Return the newest succeeded run of each model with the headline's value, by model."""
+    """Return each model's newest run with the headline's value.
+
+    The run has succeeded.
+    """
     store = night.store
     runs = {model: dict(row) for model, row in find_newest_runs(night).items()}
     by_run = {row["run_id"]: row for row in runs.values()}
@@ -210,7 +226,10 @@ def _make_outcome(
 
 
 class RatingTrials:
-    """`search.Trials` by RMSE; each setting has one fit for each seed."""
+    """Tries settings by RMSE (see `search.Trials`).
+
+    Each setting has one fit for each seed.
+    """
 
     metric = "rmse"
 
@@ -220,11 +239,11 @@ class RatingTrials:
         self.credited_log_id = compute_credited_log_id(fits.store, fits.benchmark)
 
     def settings(self, model: ModelConfig) -> Row:
-        """Return the settings of the model's learner, and the items that it counts."""
+        """Return the learner's settings, and the items the model counts."""
         return name_settings(learner_settings(model).model_dump(), model.counts_catalogue)
 
     def run_trials(self, planned: Sequence[PlannedTrial], journal: Journal) -> list[TrialOutcome]:
-        """Fit every setting with all seeds of the search, in one plan."""
+        """Fit every setting with all seeds, in one plan."""
         tasks = [self._tasks(making.model) for making in planned]
         plan = self.fits.plan(task for fits in tasks for task in fits)
         rows = {row["fit_id"]: row for row in run_plan(self.store, plan, journal)}

@@ -1,1 +1,1 @@
-"""Kernels of graphs on arrays: dense ids, adjacency, aggregation, layers and costs. No Spark."""
+"""Graph kernels on arrays: ids, adjacency, aggregation, layers, costs."""

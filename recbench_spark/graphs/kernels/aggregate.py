@@ -1,9 +1,10 @@
-"""Aggregate over the neighbours of a block of nodes, in float32, in one order that never changes.
+"""Aggregate over each node's neighbours, in a fixed order.
 
-A row adds its edges one after the other, by ascending source (`graphs.kernels.ids`), and those of a hub in
-segments. The size of a block or a batch, or the place of a source's vector, does not change a bit. Sources:
-Hamilton, Ying and Leskovec 2017, section 3.3 (mean, GCN, LSTM, pool); Ying et al. 2018, algorithm 1 and
-section 3.1 (importance pooling).
+All sums are float32. A destination adds its edges one by one, by ascending source (`graphs.kernels.ids`);
+a hub adds them in segments. Block size, batch size and the place of a source's vector change no bit.
+
+Sources: Hamilton, Ying and Leskovec 2017, section 3.3 (mean, GCN, LSTM, pool); Ying et al. 2018,
+algorithm 1 and section 3.1 (importance pooling).
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from recbench_spark.graphs.kernels.simd import (
 )
 
 SEGMENT = 2048
-"""Edges of a node that are added up by themselves, counted from its first.
+"""Edges in a segment: a hub's segments are summed one by one.
 
-The rounding of a hub's sum grows with this and with the number of segments, not with all its edges.
+So the rounding error grows with this number and with the number of segments, not with all its edges.
 """
 
 Vectors = npt.NDArray[Any]
@@ -44,7 +45,10 @@ Vectors = npt.NDArray[Any]
 
 
 def view_flat(vectors: Vectors) -> Any:
-    """Return vectors as kernels take them: read-only, end to end, halves as their bits."""
+    """Return vectors as kernels take them: read-only and flat.
+
+    Half-precision numbers are passed as their 16 bits.
+    """
     flat = np.ascontiguousarray(vectors).reshape(-1)
     return readonly(flat.view(np.uint16) if vectors.dtype == np.float16 else flat)
 
@@ -52,10 +56,10 @@ def view_flat(vectors: Vectors) -> Any:
 def pool_neighbours(
     kind: Aggregator, csr: Csr, z: Vectors, own: Vectors | None = None
 ) -> npt.NDArray[np.float32]:
-    """Return the (r, m) aggregate over the neighbours of each destination; zeros where it has none.
+    """Return the aggregate over each destination's neighbours, (r, m).
 
     sum: sum z_u; mean: sum z_u / n; importance: sum a z_u / sum a (zero where all a are 0); max: the
-    largest of each column; gcn: (sum z_u + z_v) / (n + 1).
+    largest in each column; gcn: (sum z_u + z_v) / (n + 1). A destination without neighbours gets zeros.
 
     Args:
         kind: any but `lstm`.
@@ -69,8 +73,9 @@ def pool_neighbours(
 
 
 def sum_sources(kind: Aggregator, csr: Csr, z: Vectors) -> npt.NDArray[np.float32]:
-    """Return (r, m) sums over some sources: weighted for importance, maxima for max (-inf
-    without neighbours).
+    """Sum over the given sources, (r, m).
+
+    The sums are weighted for importance. For max they are maxima, -inf without neighbours.
     """
     rows, dims = len(csr.indptr) - 1, z.shape[1]
     out = np.full((rows, dims), -np.inf if kind == "max" else 0.0, np.float32)
@@ -85,7 +90,7 @@ def sum_sources(kind: Aggregator, csr: Csr, z: Vectors) -> npt.NDArray[np.float3
 
 
 def count_edges(csr: Csr) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-    """Return the (r,) edges and the (r,) sums of weights of each destination."""
+    """Return edges and weight sums of each destination, both (r,)."""
     counts = np.diff(csr.indptr)
     if csr.weight is None:
         return counts, counts.astype(np.float64)
@@ -117,7 +122,7 @@ def finish_sums(
         return acc
     if kind == "gcn":
         assert own is not None
-        with np.errstate(over="ignore", invalid="ignore"):  # checked by the user of the sums
+        with np.errstate(over="ignore", invalid="ignore"):  # checked where the sums are used
             acc += own.astype(np.float32)
         counts = counts + 1
     divisor = (weights if kind == "importance" else counts).astype(np.float32)
@@ -229,19 +234,21 @@ def lstm(
     most: int,
     seed: int,
 ) -> npt.NDArray[np.float32]:
-    """Return the (r, h) last state of an LSTM over each destination's neighbours, at most `most` of them.
+    """Run an LSTM over each destination's neighbours, (r, h).
 
-    Their order is that of a hash of seed, destination and source; the first `most` are read. With gates i,
+    The result is its last state.
+
+    A hash of seed, destination and source orders the neighbours; the first `most` are read. With gates i,
     f, g, o in torch.nn.LSTM's order, c = sigma(f) c + sigma(i) tanh(g) and h = sigma(o) tanh(c).
 
     Args:
         csr: edges into the destinations; `src` are rows of gates and of source_hash.
-        gates: (s, 4 h) W_ih x + b_ih + b_hh of each source.
+        gates: (s, 4 h) W_ih x + b_ih + b_hh for each source.
         recurrent_t: (h, 4 h) W_hh transposed.
-        own_hash: (r,) hashes of the destinations' raw ids.
-        source_hash: (s,) hashes of the sources' raw ids.
-        most: neighbours that are read.
-        seed: seed of the order.
+        own_hash: (r,) the destinations' raw ids, hashed.
+        source_hash: (s,) the sources' raw ids, hashed.
+        most: neighbours to read at most.
+        seed: seed for the order.
     """
     hidden = recurrent_t.shape[0]
     out = np.zeros((len(csr.indptr) - 1, hidden), np.float32)
@@ -252,14 +259,16 @@ def lstm(
 
 
 def order_for_lstm(csr: Csr, own_hash: Hashes, source_hash: Hashes, most: int, seed: int) -> Csr:
-    """Return the sources that `lstm` reads of each destination, in its order and without weights.
+    """Return the sources `lstm` reads, in its order.
+
+    The result has no weights.
 
     Args:
         csr: edges into the destinations; `src` are rows of source_hash.
-        own_hash: (r,) hashes of the destinations' raw ids.
-        source_hash: (s,) hashes of the sources' raw ids.
-        most: neighbours that are read.
-        seed: seed of the order.
+        own_hash: (r,) the destinations' raw ids, hashed.
+        source_hash: (s,) the sources' raw ids, hashed.
+        most: neighbours to read at most.
+        seed: seed for the order.
     """
     hashes = (readonly(np.asarray(own_hash)), readonly(np.asarray(source_hash)))
     order = _order_for_lstm(readonly(csr.indptr), readonly(csr.src), *hashes, np.uint64(seed))
@@ -271,7 +280,7 @@ def order_for_lstm(csr: Csr, own_hash: Hashes, source_hash: Hashes, most: int, s
 
 @compile_kernel
 def _order_for_lstm(indptr: Any, src: Any, own_hash: Any, source_hash: Any, seed: np.uint64) -> Any:
-    """Return the (e,) sources of each destination in the order of reading."""
+    """Sort each destination's sources into reading order, (e,)."""
     ordered = src.copy()
     for r in range(len(indptr) - 1):
         a, b = indptr[r], indptr[r + 1]

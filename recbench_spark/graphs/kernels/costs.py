@@ -1,12 +1,14 @@
-"""Predict the cost of a pass before it runs: bytes by counting, seconds by a line fitted to runs.
+"""Predict bytes and seconds of a pass before it runs.
 
-Seconds are a sum of amounts times rates, all rates at least 0 (non-negative least squares, Lawson and
-Hanson 1974). Each run is weighted by 1 / its seconds, so that the relative error is minimised. One amount
-is not only a count: a random read of a vector takes longer if the caches hold less of its file. So the
-bytes that are read are scaled by the measured time to read a byte (`graphs/read_throughput.py`).
+Bytes are counted; seconds come from a line fitted to earlier runs: amounts times rates, all rates at
+least 0 (non-negative least squares, Lawson and Hanson 1974). Each run is weighted by 1 / its seconds, to
+minimise the relative error.
 
-On object storage a host also fetches what its tasks read, at the speed of its network. That speed is known
-before the runs (`graphs/network.py`), so its seconds are not fitted.
+One amount is more than a count: a random read of a vector takes longer when the caches hold less of its
+file. So the bytes read are scaled by the measured seconds per byte (`graphs/read_throughput.py`).
+
+On object storage a host also fetches what its tasks read, at the speed of its network. This speed is
+measured before the runs (`graphs/network.py`), so it is not fitted.
 """
 
 from __future__ import annotations
@@ -22,24 +24,24 @@ from recbench_spark.core.transfer_sizes import CHUNK_BYTES, FETCHES_AT_ONCE, PAR
 from recbench_spark.errors import ConfigError
 
 UPLOAD_BYTES = PART_BYTES * (PARTS_AT_ONCE + 1)
-"""Most bytes of a new object that its writer holds."""
+"""Most bytes a writer holds for a new object."""
 
 FRAME_BYTES = 120
-"""Approximate bytes that Spark and pickle add to a value of a shuffle."""
+"""Bytes that Spark and pickle add to a shuffled value, approximately."""
 
 
 class Amounts(NamedTuple):
-    """Amounts are the work of a pass.
+    """The work of a pass, which decides its seconds.
 
     Attributes:
-        read: bytes of messages that are read edge by edge, scaled to DEFAULT_READ_SECONDS for each.
-        flops: multiplications and additions of dense products.
-        written: bytes of results, in files and table.
-        moved: bytes that go through a shuffle.
+        read: message bytes read edge by edge, scaled to DEFAULT_READ_SECONDS for each.
+        flops: multiplications and additions in dense products.
+        written: result bytes, in files and table.
+        moved: bytes through a shuffle.
         tasks: number of tasks.
         passes: 1.
-        fetched: bytes that a host fetches from object storage, scaled to DEFAULT_FETCH_SECONDS for each; 0
-            on a folder.
+        fetched: bytes a host fetches from object storage, scaled to DEFAULT_FETCH_SECONDS for each; 0 on
+            a folder.
     """
 
     read: float
@@ -52,25 +54,28 @@ class Amounts(NamedTuple):
 
 
 DEFAULT_SECONDS = Amounts(1 / 6e9, 1 / 35e9, 1 / 0.7e9, 1 / 0.25e9, 0.03, 0.4, 1 / 0.2e9)
-"""Seconds of each amount on one core of a 2.5 GHz machine, used where no runs exist.
+"""Seconds per amount on one 2.5 GHz core, without earlier runs.
 
 The cores share all but `passes` and `fetched`.
 """
 
 DEFAULT_FETCH_SECONDS = DEFAULT_SECONDS.fetched
-"""Seconds of a host to fetch a byte from object storage, assumed where nothing was measured."""
+"""Seconds a host needs to fetch a byte, where nothing was measured."""
 
 DEFAULT_READ_SECONDS = DEFAULT_SECONDS.read
-"""Seconds of a core to read a byte of vectors, used where nothing was measured."""
+"""Seconds a core needs to read a byte, where nothing was measured."""
 
 UNKNOWN_FACTOR = 2.0
-"""Factor of the interval on either side of a prediction without runs."""
+"""Factor of the interval on either side when there are no runs."""
 
 FEWEST_RUNS = len(DEFAULT_SECONDS) - 1
-"""Runs from which on rates are fitted: one for each rate that is fitted."""
+"""Fewest runs to fit rates to: one for each rate."""
 
 LEAST_SHARE = 0.1
-"""Least share of a run's seconds that must be left for its work when its bytes are taken off."""
+"""Least share of a run's seconds left after fetching.
+
+A run with less says too little about its other work.
+"""
 
 LEAST_SPREAD = 0.1
 """Smallest relative half width of the interval."""
@@ -78,20 +83,23 @@ LEAST_SPREAD = 0.1
 
 @dataclass(frozen=True)
 class Rates:
-    """Rates are the seconds of each amount, and the factor by which predictions were wrong."""
+    """Seconds per amount, and how far predictions were wrong."""
 
     seconds: Amounts
     factor: float
     runs: int
 
     def predict(self, amounts: Amounts, cores: int) -> float:
-        """Return the predicted seconds of wall time."""
+        """Predict seconds of wall time."""
         *shared, passes, fetched = amounts
         work = sum(a * s for a, s in zip(shared, self.seconds[:-2], strict=True))
         return float(work / cores + passes * self.seconds.passes + fetched * self.seconds.fetched)
 
     def interval(self, seconds: float) -> tuple[float, float]:
-        """Return the interval that holds the true seconds 19 times in 20, judging by the fitted runs."""
+        """Return the interval around a prediction.
+
+        It holds the true seconds 19 times in 20, judging by the fitted runs.
+        """
         return seconds / self.factor, seconds * self.factor
 
 
@@ -99,11 +107,11 @@ DEFAULT_RATES = Rates(DEFAULT_SECONDS, UNKNOWN_FACTOR, 0)
 
 
 def fit_rates(runs: Sequence[tuple[Amounts, float, int]]) -> Rates:
-    """Fit rates to runs: amounts, seconds, cores. With too few runs return DEFAULT_RATES.
+    """Fit rates to runs (amounts, seconds, cores).
 
-    The factor is exp(2 s), with s the spread of the residuals in logarithms. Each rate takes a degree of
-    freedom. The seconds of the network are taken off before; runs of which they leave little say nothing of
-    the work, and are left out.
+    With too few runs the result is DEFAULT_RATES. The factor is exp(2 s), where s is the spread of the
+    residuals in logarithms; each rate takes a degree of freedom. Network seconds are taken off before. A
+    run with little left says nothing about the work and is left out.
     """
     known = [
         (amounts, work, cores)
@@ -129,37 +137,37 @@ def fit_rates(runs: Sequence[tuple[Amounts, float, int]]) -> Rates:
 
 
 def expected_copies(blocks: int, degree: float) -> float:
-    """Return the blocks that need a vector of some degree: P (1 - (1 - 1/P)^degree).
+    """Return the expected number of blocks that need a vector.
 
-    Edges go to blocks by hash.
+    It is P (1 - (1 - 1/P)^degree), since edges go to blocks by hash.
     """
     return float(blocks * (1 - (1 - 1 / blocks) ** degree))
 
 
 @dataclass(frozen=True)
 class PassSize:
-    """PassSize describes a pass for the prediction of its cost.
+    """The counts that predict the cost of a pass.
 
     Attributes:
         nodes: destinations.
         edges: edges into them.
         sources: nodes that may send.
-        needed: distinct sources, summed over blocks of destinations.
-        parts: pairs of a destination and a block of sources.
-        blocks: blocks of destinations.
-        source_blocks: blocks of sources.
-        d: dimensions of a node's own vector.
-        m: dimensions of a message.
-        o: dimensions of a new vector.
-        item: bytes of a stored number.
+        needed: distinct sources, summed over destination blocks.
+        parts: pairs (destination, source block).
+        blocks: destination blocks.
+        source_blocks: source blocks.
+        d: dimensions in a node's own vector.
+        m: dimensions in a message.
+        o: dimensions in a new vector.
+        item: bytes per stored number.
         projects: true if messages are projected.
         own: true if a node's own message is needed (GCN).
-        combines: true if there are dense products at the destination.
-        pace: seconds of a core to read a byte of messages, as measured.
+        combines: true if destinations compute dense products.
+        pace: seconds a core needs per message byte, as measured.
         weighted: true if edges have weights.
         ordered: true if the hashes of all sources are read (LSTM).
-        hosts: hosts that fetch what their tasks read from object storage; 0: files are on a folder.
-        network: seconds of a host to fetch a byte, as measured or set.
+        hosts: hosts that fetch their tasks' input from object storage; 0: files are in a folder.
+        network: seconds a host needs to fetch a byte, as measured or set.
     """
 
     nodes: int
@@ -183,23 +191,26 @@ class PassSize:
     network: float = DEFAULT_FETCH_SECONDS
 
     def bytes_moved(self, plan: str) -> int:
-        """Return the bytes of the shuffle: vectors (G), float32 sums with their places (S), nothing (R)."""
+        """Count the shuffled bytes under a plan.
+
+        G sends vectors, S float32 sums with their places, R nothing.
+        """
         own = self.nodes * self.m * self.item if self.own and plan != "R" else 0
         if plan == "G":
             return self.needed * self.m * self.item + own
         return self.parts * (4 * self.m + 4) + own if plan == "S" else 0
 
     def flops(self) -> float:
-        """Return the multiplications and additions of all dense products."""
+        """Count multiplications and additions in all dense products."""
         projected = 2.0 * self.sources * self.d * self.m if self.projects else 0.0
         return projected + (2.0 * self.nodes * (self.d + self.m) * self.o if self.combines else 0.0)
 
     def bytes_fetched(self, plan: str) -> int:
-        """Return the bytes that each host fetches from object storage; 0 on a folder.
+        """Count the bytes each host fetches from object storage.
 
-        Under R this is the whole of the messages, without the share that the host made itself where they
-        are projected. Adjacency, features and vectors of the layer before count whole: they may be older
-        than the hosts.
+        The result is 0 on a folder. Under R a host fetches all messages, except the share it made itself
+        where messages are projected. Adjacency, features and vectors of the layer before count whole:
+        they may be older than the hosts.
         """
         if not self.hosts:
             return 0
@@ -208,9 +219,10 @@ class PassSize:
         return messages - own + self._block_bytes(plan)
 
     def bytes_held(self, plan: str) -> int:
-        """Return the bytes of local disk that each host needs at once; 0 on a folder.
+        """Count the local disk bytes each host needs at once.
 
-        They are the copies that its tasks map, and the new vectors, which stay as copies too.
+        The result is 0 on a folder. Counted are the copies its tasks map, and the new vectors, which stay
+        as copies too.
         """
         if not self.hosts:
             return 0
@@ -218,14 +230,14 @@ class PassSize:
         return messages + self._block_bytes(plan) + self.nodes * self.o * self.item // self.hosts
 
     def _message_bytes(self) -> int:
-        """Return the bytes of the messages of all sources."""
+        """Count the bytes of all sources' messages."""
         return self.sources * self.m * self.item
 
     def _block_bytes(self, plan: str) -> int:
-        """Return the bytes that tasks of a host read of blocks, apart from messages under R.
+        """Count the block bytes a host's tasks read.
 
-        Vectors are those of a host's own blocks. Tasks that send read of all destinations the sources
-        that these need (G), or the edges (S).
+        Messages under R are not counted. Vectors are those of a host's own blocks. Tasks that send also
+        read, for all destinations, the needed sources (G) or the edges (S).
         """
         graph = self.edges * (4 + 4 * self.weighted) + 8 * self.nodes
         hashes = 8 * (self.sources * self.hosts * self.ordered + self.nodes)
@@ -238,7 +250,7 @@ class PassSize:
         return whole + -(-shared // self.hosts)
 
     def amounts(self, plan: str, item_out: int) -> Amounts:
-        """Return the work of the pass under a plan."""
+        """Return the pass's amounts under a plan."""
         messages = self.sources * self.m * self.item if self.projects and plan == "R" else 0
         framed = self.blocks * self.source_blocks * FRAME_BYTES if plan != "R" else 0
         tasks = self.blocks + (self.source_blocks if plan != "R" or self.projects else 0)
@@ -253,9 +265,10 @@ class PassSize:
         )
 
     def worker_bytes(self, plan: str, batch: int) -> int:
-        """Return the bytes of memory of a task without mapped files.
+        """Count a task's memory bytes, without mapped files.
 
-        These are its batch, what it sends or has received, and on object storage what is on its way.
+        Counted are its batch, the packets it sends or has received, and on object storage the bytes on
+        their way.
         """
         kept = batch * (self.d + 2 * self.m + 2 * self.o) * 4 + self._bytes_on_the_way(plan)
         if plan == "R":
@@ -263,10 +276,10 @@ class PassSize:
         return kept + max(self._bytes_to_send(plan), self._bytes_to_receive(plan))
 
     def _bytes_on_the_way(self, plan: str) -> int:
-        """Return the bytes that a task holds of objects that it fetches, and of the file that it writes.
+        """Count bytes in transit: objects to fetch, file to write.
 
-        Under R it fetches the messages of several blocks at once. It has fetched before it writes, but
-        Arrow keeps for later what it has freed.
+        Under R a task fetches the messages of several blocks at once. It has fetched before it writes,
+        but Arrow keeps freed memory for later.
         """
         if not self.hosts:
             return 0
@@ -275,18 +288,19 @@ class PassSize:
         return piece * at_once + min(_share(self.nodes, self.blocks) * self.o * 4, UPLOAD_BYTES)
 
     def _bytes_to_send(self, plan: str) -> int:
-        """Return the bytes of a task that sends: its messages, and packets until all of them are made.
+        """Count a sending task's bytes: messages, and packets.
 
-        Spark pickles one packet after the other, so one is there as an array, as bytes and pickled.
+        It holds all packets until the last one is made. Spark pickles one packet after the other, so one
+        of them exists as an array, as bytes and pickled.
         """
         block = _share(self.sources, self.source_blocks) * self.m * self.item
         packets = _share(self._packet_bytes(plan), self.source_blocks)
         return block * (self.projects + self.own) + packets + 2 * _share(packets, self.blocks)
 
     def _bytes_to_receive(self, plan: str) -> int:
-        """Return the bytes of a task that receives.
+        """Count a receiving task's bytes.
 
-        Under G the vectors are there as packets and as one array. Under S there are all packets, the sums,
+        Under G the vectors exist as packets and as one array. Under S there are all packets, the sums,
         and what one packet adds to them.
         """
         rows, packets = _share(self.nodes, self.blocks), _share(self._packet_bytes(plan), self.blocks)
@@ -296,12 +310,15 @@ class PassSize:
         return packets + own + rows * self.m * 4 + 2 * _share(packets, self.source_blocks)
 
     def _packet_bytes(self, plan: str) -> int:
-        """Return the bytes of all packets of a shuffle, without the destinations' own messages."""
+        """Count the bytes of all shuffled packets.
+
+        The destinations' own messages are not counted.
+        """
         return self.needed * self.m * self.item if plan == "G" else self.parts * (4 * self.m + 4)
 
 
 def _share(total: int, blocks: int) -> int:
-    """Return the part of a block, rounded up."""
+    """Return one block's share, rounded up."""
     return -(-total // max(blocks, 1))
 
 
@@ -315,16 +332,16 @@ def choose_plan(
     mapped_bytes: int,
     disk_bytes: float = math.inf,
 ) -> str:
-    """Return the plan with the least predicted seconds.
+    """Choose the plan with the least predicted seconds.
 
     Args:
         size: size of the pass.
         rates: fitted rates.
-        cores: tasks that run at once.
-        item_out: bytes of a new number.
+        cores: tasks at once.
+        item_out: bytes per new number.
         scattered: true if partial aggregates can be combined.
-        mapped_bytes: bytes that a host can map at once; under R the messages must fit.
-        disk_bytes: bytes of copies that a host can hold; under R all that it maps must fit.
+        mapped_bytes: bytes a host can map at once; under R the messages must fit.
+        disk_bytes: bytes a host can hold as copies; under R all mapped files must fit.
     """
     fits = size.sources * size.m * size.item <= mapped_bytes and size.bytes_held("R") <= disk_bytes
     plans = ["R"] if fits else []

@@ -1,8 +1,8 @@
-"""Store the adjacency of a block of destinations as offsets and sources (CSR).
+"""Store a destination block's adjacency as CSR.
 
-Edges are partitioned by block and then sorted. An edge is shuffled as one number: its destination within
-the block in the high half and its source's dense id in the low one. Sorting these numbers sorts edges by
-destination, then by source, which is the order of adding them.
+CSR means offsets and sources. Edges are partitioned by block and then sorted. An edge is shuffled as one
+number: its destination within the block in the high half, its source's dense id in the low half. Sorting
+these numbers sorts edges by destination, then by source; they are added in this order.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ Weights = npt.NDArray[np.float32]
 
 
 class Csr(NamedTuple):
-    """Csr holds the edges into a block of destinations.
+    """Edges into the destinations of one block.
 
     Attributes:
         indptr: (rows + 1,) place where each destination's edges begin.
-        src: (edges + PREFETCH_EDGES,) dense ids of sources, ascending within a destination; then zeros that
-            are fetched ahead and never used.
-        weight: (edges,) float32, or None: every edge weighs 1. Edges of one pair are by rising weight.
+        src: (edges + PREFETCH_EDGES,) the sources' dense ids, ascending within a destination; then zeros,
+            which are fetched ahead and never used.
+        weight: (edges,) float32, or None: every edge weighs 1. Repeated edges of a pair are sorted by
+            rising weight.
     """
 
     indptr: npt.NDArray[np.int64]
@@ -35,17 +36,20 @@ class Csr(NamedTuple):
 
     @property
     def edges(self) -> int:
-        """Return the number of edges."""
+        """Number of edges."""
         return int(self.indptr[-1])
 
 
 def edge_keys(local_e: npt.NDArray[np.uint32], src_e: npt.NDArray[np.uint32]) -> Keys:
-    """Pack the destination within the block and the source into one number, (e,)."""
+    """Pack block-local destination and source into one number, (e,)."""
     return (local_e.astype(np.uint64) << np.uint64(32)) | src_e.astype(np.uint64)
 
 
 class GroupedEdges(NamedTuple):
-    """GroupedEdges are edges sorted by block: those of block b are `ends[b - 1]` to `ends[b]`."""
+    """Edges sorted by block.
+
+    Those of block b are `ends[b - 1]` to `ends[b]`.
+    """
 
     keys: Keys
     weight: Weights | None
@@ -85,13 +89,15 @@ def _group_edges(block_e: Any, keys: Any, weight: Any, at: Any, keys_out: Any, w
 def build_csr(
     rows: int, keys: Keys, weight: Weights | None, drop_duplicates: bool = False
 ) -> tuple[Csr, int]:
-    """Return the edges of a block as CSR, and the number of repeated pairs.
+    """Return a block's edges as CSR, and its repeats.
+
+    An edge is a repeat if the edge before it joins the same two nodes.
 
     Args:
-        rows: destinations of the block.
+        rows: destinations in the block.
         keys: (e,) edges in any order; sorted in place where they have no weights.
         weight: (e,) or None.
-        drop_duplicates: keep one edge of each pair, the one of largest weight.
+        drop_duplicates: keep one edge of each pair, the one with the largest weight.
     """
     if weight is None:
         keys.sort()
@@ -111,10 +117,10 @@ def build_csr(
 
 
 class Halo(NamedTuple):
-    """Halo names the sources that a block needs of other blocks.
+    """The sources a block needs from all blocks.
 
     Attributes:
-        need: (u,) distinct dense ids of its sources, ascending: those of one block follow one another.
+        need: (u,) its distinct sources by ascending dense id, so those from one block stand together.
         place: (edges + PREFETCH_EDGES,) place of each edge's source in `need`.
     """
 
@@ -123,7 +129,7 @@ class Halo(NamedTuple):
 
 
 def build_halo(csr: Csr) -> Halo:
-    """Return the distinct sources of a block, and each edge's place among them."""
+    """Return a block's distinct sources, with each edge's place."""
     sources = csr.src[: csr.edges]
     need = np.sort(sources)
     need = need[np.append(True, need[1:] != need[:-1])] if len(need) else need
@@ -133,7 +139,7 @@ def build_halo(csr: Csr) -> Halo:
 
 
 def select_rows(csr: Csr, row_r: npt.NDArray[np.integer]) -> Csr:
-    """Return the edges into some destinations of a block, in the order of `row_r`.
+    """Select the edges into rows `row_r`, in this order.
 
     Args:
         csr: the block.
@@ -149,11 +155,11 @@ def select_rows(csr: Csr, row_r: npt.NDArray[np.integer]) -> Csr:
 
 
 def drop_edges(csr: Csr, row_r: npt.NDArray[np.bool_]) -> Csr:
-    """Return the same destinations, where the chosen ones have no edges.
+    """Return the same destinations; the chosen ones lose their edges.
 
     Args:
         csr: edges into r destinations.
-        row_r: (r,) destinations that lose their edges.
+        row_r: (r,) true for destinations that lose their edges.
     """
     if not row_r.any():
         return csr
@@ -166,17 +172,22 @@ def drop_edges(csr: Csr, row_r: npt.NDArray[np.bool_]) -> Csr:
 
 
 def window(csr: Csr, first: int, end: int) -> Csr:
-    """Return the edges into destinations `first` to `end` of a block. Only offsets are copied."""
+    """Return the edges into destinations `first` to `end`.
+
+    Only offsets are copied.
+    """
     a, b = int(csr.indptr[first]), int(csr.indptr[end])
     weight = None if csr.weight is None else csr.weight[a:b]
     return Csr(csr.indptr[first : end + 1] - a, csr.src[a : b + PREFETCH_EDGES], weight)
 
 
 def tile(csr: Csr, low: int, high: int) -> tuple[npt.NDArray[np.int64], Csr]:
-    """Return the edges of a block whose sources are `low` to `high`, with sources counted from `low`.
+    """Return the edges from sources `low` to `high`.
+
+    Sources are counted from `low`.
 
     Returns:
-        (t,) destinations that have any, and their edges.
+        (t,) destinations with such edges, and the edges.
     """
     begins, ends = (np.empty(len(csr.indptr) - 1, np.int64) for _ in range(2))
     _find_ranges(readonly(csr.indptr), readonly(csr.src), low, high, begins, ends)
@@ -198,15 +209,15 @@ def _find_ranges(indptr: Any, src: Any, low: int, high: int, begins: Any, ends: 
 
 
 def count_sources(csr: Csr, nodes: int, ends: npt.NDArray[np.int64]) -> tuple[int, int]:
-    """Count the sources of a block.
+    """Count a block's sources.
 
     Args:
         csr: the block.
-        nodes: number of nodes of the whole graph.
+        nodes: number of nodes in the whole graph.
         ends: (blocks,) dense id after each block's last node.
 
     Returns:
-        Number of distinct sources, and of pairs of a destination and a block that holds sources of it.
+        Number of distinct sources, and number of pairs (destination, source block).
     """
     seen = np.zeros(nodes, np.bool_)
     seen[csr.src[: csr.edges]] = True
@@ -216,7 +227,7 @@ def count_sources(csr: Csr, nodes: int, ends: npt.NDArray[np.int64]) -> tuple[in
 
 
 def find_blocks(node_r: npt.NDArray[np.uint32], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
-    """Return the (r,) block of each dense id.
+    """Find the block of each dense id, (r,).
 
     Args:
         node_r: dense ids below the last end.
@@ -228,7 +239,7 @@ def find_blocks(node_r: npt.NDArray[np.uint32], ends: npt.NDArray[np.int64]) -> 
 
 
 def _find_block_starts(ends: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int]:
-    """Return the block of the first of each 2^shift nodes, and the shift.
+    """Return the block of every 2^shift-th node, and the shift.
 
     Each block has some tens of these places.
     """
@@ -266,7 +277,7 @@ def _count_parts(indptr: Any, src: Any, ends: Any, starts: Any, shift: int) -> i
 def mark_touched(
     csr: Csr, flag_n: npt.NDArray[np.bool_], own_r: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
-    """Return (r,) destinations that are flagged themselves or have a flagged source.
+    """Mark destinations flagged themselves or by a source, (r,).
 
     Args:
         csr: edges into the destinations.

@@ -1,8 +1,8 @@
-"""Compute dense products whose bits depend only on a row and the weights.
+"""Compute dense products: bits depend on row and weights alone.
 
-Libraries of linear algebra choose another order of additions for another number of rows. Here each element
-is a chain of fused multiply-adds by rising index, rounded after each: the same on every machine and for
-every batch. Four rows at a time share the loaded weights, and each task has one thread.
+Libraries for linear algebra add in another order for another number of rows. Here each element is a chain
+of fused multiply-adds by rising index, rounded after each: the same on every machine and for every batch.
+Four rows at a time share the loaded weights, and each task has one thread.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ SINGLE_MOST = float(np.finfo(np.float32).max)
 
 
 class Dense(NamedTuple):
-    """Dense is a layer x W^T + b, with an optional relu.
+    """A dense layer x W^T + b, optionally with relu.
 
     Attributes:
-        weight_t: (d_in, d_out) the weights transposed, end to end.
+        weight_t: (d_in, d_out) the transposed weights, contiguous.
         bias: (d_out,).
         relu: true if negative numbers become 0.
     """
@@ -39,14 +39,17 @@ class Dense(NamedTuple):
     relu: bool
 
     def apply(self, x: npt.NDArray[Any]) -> Matrix:
-        """Apply the layer to (r, d_in) float32 or float16. Return (r, d_out) float32."""
+        """Apply the layer to vectors.
+
+        Takes (r, d_in) float32 or float16, returns (r, d_out) float32.
+        """
         out = np.repeat(self.bias[None, :], len(x), axis=0)
         add_product(x, self.weight_t, out)
         return np.maximum(out, 0, out=out) if self.relu else out
 
 
 def make_dense(weight: npt.NDArray[Any], bias: npt.NDArray[Any] | None, relu: bool = False) -> Dense:
-    """Make a layer from weights (d_out, d_in) as torch stores them."""
+    """Make a layer from torch's weights, (d_out, d_in)."""
     weight_t = np.ascontiguousarray(weight.T, np.float32)
     zeros = np.zeros(weight_t.shape[1], np.float32)
     return Dense(weight_t, zeros if bias is None else np.ascontiguousarray(bias, np.float32), relu)
@@ -108,7 +111,10 @@ def _read_four(row: Any, k: int) -> tuple[np.float32, np.float32, np.float32, np
 
 
 def normalise(x: Matrix) -> Matrix:
-    """Divide each row by its length, in place. A row of zeros does not change."""
+    """Divide each row by its length, in place.
+
+    A row of zeros does not change.
+    """
     _normalise(x)
     return x
 
@@ -129,7 +135,9 @@ def _normalise(x: Any) -> None:
 
 
 def store(x: Matrix, out: npt.NDArray[Any], what: str) -> None:
-    """Write float32 rows to an array, rounded to the nearest half where that is float16.
+    """Write float32 rows to an array.
+
+    Where the array is float16, numbers are rounded to the nearest half.
 
     Raises:
         DataError: a number is infinite, NaN or too large for half precision.
@@ -140,7 +148,7 @@ def store(x: Matrix, out: npt.NDArray[Any], what: str) -> None:
 
 
 def check_finite(x: Matrix, what: str) -> Matrix:
-    """Return the rows unchanged if all their numbers are finite.
+    """Return the rows unchanged if all numbers are finite.
 
     Args:
         x: (r, d) float32.

@@ -1,4 +1,7 @@
-"""Name the kinds of layers and their settings. Settings import this module without a compiler."""
+"""Name the kinds of layers and their settings.
+
+Settings import this module without a compiler.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ Aggregator = Literal["sum", "mean", "importance", "max", "gcn", "lstm"]
 AGGREGATORS: tuple[str, ...] = get_args(Aggregator)
 
 LINEAR = ("sum", "mean", "importance", "gcn")
-"""Aggregators that allow a matrix before or after them with the same result."""
+"""Aggregators where a matrix before or after gives the same result."""
 
 SCATTERABLE = (*LINEAR, "max")
 """Aggregators whose partial results can be combined."""
@@ -17,17 +20,17 @@ SCATTERABLE = (*LINEAR, "max")
 
 @dataclass(frozen=True)
 class LayerForm:
-    """LayerForm holds the settings of a layer.
+    """The settings of one layer.
 
     Attributes:
         form: `convolve` or `sage`.
         aggregator: `convolve` supports sum, mean, importance and max.
-        width: dimensions of the new vectors.
-        hidden: dimensions of z (convolve, max) or of the LSTM's state.
+        width: dimensions in a new vector.
+        hidden: dimensions in z (convolve, max) or in the LSTM's state.
         join: own vector and aggregate are concatenated, or added (then both have one length).
         relu: true if negative numbers become 0.
         normalise: true if vectors get length 1.
-        most: neighbours that the LSTM reads.
+        most: neighbours the LSTM reads.
     """
 
     form: Literal["convolve", "sage"]

@@ -1,7 +1,8 @@
-"""Compute sums and maxima over edges with their gradients, for layers that are trained: float32 or float64.
+"""Compute edge sums and maxima with gradients, to train layers.
 
-One thread adds edge by edge in their order. The bits do not depend on the threads of a library, and no
-array is as large as edges times dimensions. `aggregate` has the same sums for inference.
+Numbers are float32 or float64. One thread adds the edges in their order. So the bits do not depend on the
+threads of a library, and no array is as large as edges times dimensions. `aggregate` has the same sums
+for inference.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ Array = npt.NDArray[Any]
 
 
 def sum_rows(indptr: Array, place_e: Array, weight_e: Array | None, z: Array) -> Array:
-    """Return (r, m) sums of sources' rows, weighted where there are weights.
+    """Sum sources' rows by destination, (r, m).
+
+    Sums are weighted where there are weights.
 
     Args:
         indptr: (r + 1,) place where each destination's edges begin.
@@ -33,13 +36,13 @@ def sum_rows(indptr: Array, place_e: Array, weight_e: Array | None, z: Array) ->
 def sum_rows_gradient(
     indptr: Array, place_e: Array, weight_e: Array | None, grad: Array, rows: int
 ) -> Array:
-    """Return the (n, m) gradient of `sum_rows` by z.
+    """Return the gradient of `sum_rows` by z, (n, m).
 
     Args:
         indptr: see `sum_rows`.
         place_e: see `sum_rows`.
         weight_e: see `sum_rows`.
-        grad: (r, m) gradient of its result.
+        grad: (r, m) gradient by its result.
         rows: n.
     """
     out = np.zeros((rows, grad.shape[1]), grad.dtype)
@@ -48,9 +51,10 @@ def sum_rows_gradient(
 
 
 def max_rows(indptr: Array, place_e: Array, z: Array) -> tuple[Array, Array]:
-    """Return the (r, m) maxima of each column over sources' rows, and the row of each.
+    """Return column maxima over sources' rows, and their rows.
 
-    Among equal rows it is the first one. Destinations without edges get zeros and row -1.
+    Both are (r, m). Among equal rows the first one counts. Destinations without edges get zeros and row
+    -1.
     """
     out = np.zeros((len(indptr) - 1, z.shape[1]), z.dtype)
     row = np.full(out.shape, -1, np.int32)
@@ -59,7 +63,10 @@ def max_rows(indptr: Array, place_e: Array, z: Array) -> tuple[Array, Array]:
 
 
 def max_rows_gradient(row: Array, grad: Array, rows: int) -> Array:
-    """Return the (n, m) gradient of `max_rows` by z, from the (r, m) gradient of its result."""
+    """Return the gradient of `max_rows` by z, (n, m).
+
+    `grad` is the (r, m) gradient by its result.
+    """
     out = np.zeros((rows, grad.shape[1]), grad.dtype)
     _max_rows_gradient(readonly(row), readonly(grad), out)
     return out

@@ -1,9 +1,9 @@
-"""Hash node ids, and number nodes densely in the order of these hashes.
+"""Hash node ids, and number nodes by hash order.
 
-The hash of a whole number is a bijection of 64 bits: two ids never share one, and the id can be computed
-from it. Texts are hashed by xxhash64. A node's dense id is its place in the order of hashes. So no sort of
-raw ids is needed, and a range of hashes is a range of dense ids. The order of dense ids depends only on raw
-ids and seed: adding in this order gives the same bits for any division of the graph into blocks.
+The hash of a whole number is a bijection on 64 bits: two ids never share one, and the id can be computed
+from it. Texts are hashed by xxhash64. A node's dense id is its place in the order of hashes. So raw ids
+need no sort, and a range of hashes is a range of dense ids. This order depends only on raw ids and seed:
+adding in it gives the same bits however the graph is divided into blocks.
 """
 
 from __future__ import annotations
@@ -20,23 +20,26 @@ from recbench_spark.core.hashed_ids import hash_ids
 from recbench_spark.core.hashing import GAMMA, Hashes, mix, start
 
 NOT_THERE = np.uint32(2**32 - 1)
-"""Dense id of an id that is not in the graph. A graph has fewer nodes than this."""
+"""Dense id for an id the graph lacks.
+
+A graph has fewer nodes than this.
+"""
 
 MOST_NODES = int(NOT_THERE)
 
 PER_ENTRY = 4
-"""Average number of nodes for each entry of the index."""
+"""Average number of nodes for each index entry."""
 
 INVERSE_1, INVERSE_2 = np.uint64(0x96DE1B173F119089), np.uint64(0x319642B2D24D8EC3)
-"""Inverses modulo 2^64 of the two factors of splitmix64."""
+"""Inverses modulo 2^64 of splitmix64's two factors."""
 
 
 def hash_node_ids(ids: pa.Array | pa.ChunkedArray, seed: int) -> Hashes:
-    """Return the (r,) hash of each id.
+    """Hash each id, (r,).
 
     Args:
         ids: whole numbers or texts, without NULL.
-        seed: seed of the hashes; another seed gives another order of nodes.
+        seed: seed for the hashes; another one orders nodes differently.
     """
     if pa.types.is_integer(ids.type):
         return hash_numbers(ids.cast(pa.int64()).to_numpy(), seed)
@@ -48,18 +51,27 @@ def hash_node_ids(ids: pa.Array | pa.ChunkedArray, seed: int) -> Hashes:
 
 
 def hash_texts(words: pa.Array, seed: int) -> Hashes:
-    """Return the (r,) xxhash64 of each text, given as large_binary. The seed's hash starts it."""
+    """Hash each text by xxhash64, (r,).
+
+    Texts are given as large_binary. The seed's hash starts each of them.
+    """
     begin = hash_numbers(np.array([seed], np.int64), 0)[0]
     return hash_ids(words, start(len(words)) ^ begin)
 
 
 def hash_numbers(id_r: npt.NDArray[np.int64], seed: int) -> Hashes:
-    """Return (r,) splitmix64's output function of id and seed: a bijection for each seed."""
+    """Hash whole numbers by splitmix64's output function, (r,).
+
+    It is a bijection for each seed.
+    """
     return _hash_numbers(readonly(id_r).view(np.uint64), np.uint64(seed))
 
 
 def unhash_numbers(hash_r: Hashes, seed: int) -> npt.NDArray[np.int64]:
-    """Return the (r,) whole numbers with these hashes: the inverse of `hash_numbers`."""
+    """Return the whole numbers with these hashes, (r,).
+
+    This inverts `hash_numbers`.
+    """
     id_r: npt.NDArray[np.int64] = _unhash_numbers(readonly(hash_r), np.uint64(seed)).view(np.int64)
     return id_r
 
@@ -84,25 +96,27 @@ def _unhash_numbers(hash_r: Hashes, seed: np.uint64) -> Hashes:
 
 @compile_kernel
 def _undo_shift(x: np.uint64, bits: int) -> np.uint64:
-    """Return the y with y ^ (y >> bits) = x, for bits above 21."""
+    """Undo `y ^ (y >> bits)`, for bits above 21."""
     return x ^ (x >> np.uint64(bits)) ^ (x >> np.uint64(2 * bits))
 
 
 def sort_distinct(hash_r: Hashes) -> Hashes:
-    """Return the distinct hashes, ascending. numpy's own `unique` uses a hash table and takes ten times as
-    long.
+    """Return the distinct hashes, ascending.
+
+    numpy's own `unique` uses a hash table and takes ten times as long.
     """
     ordered = np.sort(hash_r)
     return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
 
 
 MOST_BITS = 1 << 31
-"""Largest range of whole numbers that a task holds as bits: 256 MB."""
+"""Largest range of whole numbers a task holds as bits: 256 MB."""
 
 
 class NumberSet:
-    """NumberSet collects distinct whole numbers as bits, while these need no more bytes than the
-    numbers.
+    """Distinct whole numbers, collected as bits.
+
+    It accepts numbers while the bits need no more bytes than the numbers themselves would.
     """
 
     def __init__(self) -> None:
@@ -110,7 +124,10 @@ class NumberSet:
         self.bits = np.zeros(0, np.uint8)
 
     def add(self, id_r: npt.NDArray[np.int64]) -> bool:
-        """Add some numbers. Return False and add nothing if they are too far apart."""
+        """Add some numbers, unless they are too far apart.
+
+        Then nothing is added and the result is False.
+        """
         if not len(id_r):
             return True
         least, most = int(id_r.min()) & ~7, int(id_r.max())
@@ -133,7 +150,10 @@ class NumberSet:
         self.low, self.bits = low, bits
 
     def numbers(self) -> Iterator[npt.NDArray[np.int64]]:
-        """Yield the collected numbers, ascending, up to two million at a time."""
+        """Yield the collected numbers, ascending, in batches.
+
+        A batch has at most two million numbers.
+        """
         for at in range(0, len(self.bits), 1 << 18):
             offsets = np.flatnonzero(np.unpackbits(self.bits[at : at + (1 << 18)], bitorder="little"))
             if len(offsets):
@@ -150,11 +170,13 @@ def _mark(id_r: Any, low: int, bits: Any) -> None:
 def look_up_numbers(
     id_r: npt.NDArray[np.int64], low: int, table: npt.NDArray[np.uint32]
 ) -> npt.NDArray[np.uint32]:
-    """Return the (r,) dense id of each whole number, NOT_THERE where the graph has no such node.
+    """Look up the dense id of each whole number, (r,).
+
+    It is NOT_THERE where the graph has no such node.
 
     Args:
         id_r: numbers to look up.
-        low: least number of the table.
+        low: least number in the table.
         table: by number, dense id plus 1; 0 where there is no node.
     """
     dense_r = np.empty(len(id_r), np.uint32)
@@ -170,7 +192,10 @@ def _look_up_numbers(id_r: Any, low: Any, table: Any, dense_r: Any) -> None:
 
 
 def assign_blocks(hash_r: Hashes, blocks: int) -> npt.NDArray[np.int32]:
-    """Return the (r,) block of each hash. Blocks are equal ranges of hashes, so they follow dense ids."""
+    """Assign each hash to its block, (r,).
+
+    Blocks are equal ranges of hashes, so they follow dense ids.
+    """
     return _assign_blocks(readonly(hash_r), blocks)
 
 
@@ -183,7 +208,9 @@ def _assign_blocks(hash_r: Hashes, blocks: int) -> npt.NDArray[np.int32]:
 
 
 def build_index(sorted_n: Hashes) -> npt.NDArray[np.int64]:
-    """Return the first place of the hashes of each prefix of `bits` bits, (2^bits + 1,).
+    """Index sorted hashes by their leading bits, (2^bits + 1,).
+
+    An entry is the first place of the hashes with this prefix.
 
     Args:
         sorted_n: all hashes, ascending.
@@ -194,18 +221,23 @@ def build_index(sorted_n: Hashes) -> npt.NDArray[np.int64]:
 
 
 def count_index_bits(n: int) -> int:
-    """Return the leading bits of a hash that the index uses: so many that few hashes share them."""
+    """Return how many leading bits the index uses.
+
+    With so many bits few hashes share a prefix.
+    """
     return max(1, int(n // PER_ENTRY).bit_length())
 
 
 def look_up_hashes(
     hash_r: Hashes, sorted_n: Hashes, index: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.uint32]:
-    """Return the (r,) dense id of each hash, NOT_THERE where the graph has no such node.
+    """Look up the dense id of each hash, (r,).
+
+    It is NOT_THERE where the graph has no such node.
 
     Args:
         hash_r: hashes to look up.
-        sorted_n: hashes of all nodes (of a side), ascending.
+        sorted_n: hashes of all nodes (on a side), ascending.
         index: from `build_index`.
     """
     dense_r = np.empty(len(hash_r), np.uint32)

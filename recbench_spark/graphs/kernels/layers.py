@@ -1,8 +1,7 @@
-"""Compute layers of PinSage and GraphSAGE in two steps: each vector is projected once, then pooled and
-combined.
+"""Compute PinSage and GraphSAGE layers: project, pool, combine.
 
-Equations (Ying et al. 2018, algorithm 1; Hamilton et al. 2017, algorithm 1 and section 3.3), with n_v the
-aggregate over the neighbours of v:
+Each vector is projected once. Equations (Ying et al. 2018, algorithm 1; Hamilton et al. 2017, algorithm 1
+and section 3.3), with n_v the aggregate over v's neighbours:
 
     convolve        z_u = relu(Q h_u + q),   h'_v = relu(W [h_v ; n_v(z)] + w)
     sage mean       h'_v = relu(W [h_v ; n_v(h)] + w)      (also sum, importance)
@@ -10,8 +9,8 @@ aggregate over the neighbours of v:
     sage gcn        h'_v = relu(W n_v(h) + w), n over the neighbours and v itself
     sage lstm       h'_v = relu(W [h_v ; LSTM(h)] + w)
 
-then h' / |h'| if `normalise` is set. `join: add` takes W (h_v + n_v) for W [h_v ; n_v]. A linear aggregate
-is computed over the smaller vectors: W n(h) = n(W h).
+then h' / |h'| if `normalise` is set. `join: add` takes W (h_v + n_v) for W [h_v ; n_v]. A linear
+aggregate is computed over the smaller vectors: W n(h) = n(W h).
 """
 
 from __future__ import annotations
@@ -37,14 +36,16 @@ Shape = tuple[int, ...]
 
 
 def weight_shapes(form: LayerForm, d: int) -> dict[str, Shape]:
-    """Return the name and shape of each weight of a layer, as torch stores them (out, in).
+    """Name a layer's weights with their shapes.
+
+    Torch stores them as (out, in).
 
     Args:
-        form: settings of the layer.
-        d: dimensions of the input.
+        form: the layer's settings.
+        d: input dimensions.
 
     Raises:
-        ConfigError: vectors of two lengths would be added.
+        ConfigError: vectors with two different lengths would be added.
     """
     inner = form.hidden if _has_projection(form) else d
     shapes: dict[str, Shape] = {}
@@ -67,7 +68,10 @@ def _has_projection(form: LayerForm) -> bool:
 
 
 def model_weight_shapes(forms: tuple[LayerForm, ...], final: tuple[int, ...], d: int) -> dict[str, Shape]:
-    """Return the name and shape of each weight of a model: `layers.0.W.weight` ..., `final.0.weight` ..."""
+    """Name a model's weights with their shapes.
+
+    Names are `layers.0.W.weight` ..., `final.0.weight` ...
+    """
     shapes: dict[str, Shape] = {}
     for k, form in enumerate(forms):
         shapes |= {f"layers.{k}.{name}": shape for name, shape in weight_shapes(form, d).items()}
@@ -79,9 +83,9 @@ def model_weight_shapes(forms: tuple[LayerForm, ...], final: tuple[int, ...], d:
 
 
 def random_weights(wanted: Mapping[str, Shape], seed: int) -> dict[str, Matrix]:
-    """Draw weights from Glorot and Bengio's uniform law (2010, eq. 16), by hash of seed and name.
+    """Draw weights from Glorot and Bengio's uniform law.
 
-    Biases are 0.
+    See eq. 16 (2010). Draws are hashes of seed and name. Biases are 0.
     """
     weights = {}
     for name, shape in wanted.items():
@@ -94,10 +98,12 @@ def random_weights(wanted: Mapping[str, Shape], seed: int) -> dict[str, Matrix]:
 
 
 def check_weights(weights: Weights, wanted: Mapping[str, Shape], where: str) -> dict[str, Matrix]:
-    """Return the weights of a model in float32. A missing bias is 0.
+    """Return a model's weights in float32.
+
+    A missing bias is 0.
 
     Raises:
-        ConfigError: they are of more or fewer layers, or a weight is missing, unknown, not finite, or of
+        ConfigError: there are more or fewer layers, or a weight is missing, unknown, not finite, or has
             another shape.
     """
     _check_names(weights, wanted, where)
@@ -105,7 +111,7 @@ def check_weights(weights: Weights, wanted: Mapping[str, Shape], where: str) -> 
 
 
 def _check_names(weights: Weights, wanted: Mapping[str, Shape], where: str) -> None:
-    """Refuse weights that belong to no layer of the settings, and more or fewer layers."""
+    """Refuse weights for unknown layers, and missing or surplus layers."""
     stored = _count_entries(weights, "layers")
     if not stored:
         name, shape = next((name, shape) for name, shape in wanted.items() if len(shape) > 1)
@@ -131,13 +137,13 @@ PYG_PAGE = "docs/how_to/embed_a_pyg_model.md"
 
 
 def _count_entries(names: Iterable[str], key: str) -> int:
-    """Return the number of entries of a list of settings that some weights belong to."""
+    """Count a settings list's entries that have weights."""
     numbers = [name.split(".")[1] for name in names if name.startswith(f"{key}.")]
     return 1 + max((int(number) for number in numbers if number.isdigit()), default=-1)
 
 
 def _check_weight(weight: npt.NDArray[Any] | None, name: str, shape: Shape, where: str) -> Matrix:
-    """Return a weight in float32; errors as `check_weights`."""
+    """Return one weight in float32; errors as in `check_weights`."""
     if weight is None:
         if not (name.endswith("bias") or ".bias_" in name):
             hint = f"{PAGE}; only a bias may be missing: it is 0"
@@ -160,7 +166,7 @@ def _check_weight(weight: npt.NDArray[Any] | None, name: str, shape: Shape, wher
 
 
 def _explain_shape(stored: Shape, shape: Shape) -> str:
-    """Return what another shape of a weight means for the settings."""
+    """Explain what a wrong shape says about the settings."""
     if stored == shape[::-1] and len(shape) == 2:
         return "it is transposed: rows are output dimensions, columns are input dimensions"
     if len(stored) != len(shape) or stored[0] != shape[0]:
@@ -175,19 +181,19 @@ def _explain_shape(stored: Shape, shape: Shape) -> str:
 
 @dataclass(frozen=True)
 class Layer:
-    """Layer is a layer with its weights, in the order of its work.
+    """A layer ready to compute: weights as kernels take them.
 
     Attributes:
         aggregator: how messages are pooled.
-        project: projection of each source's vector, applied once; None: the vector itself is the message.
-        own_t: (d, o) weights of a node's own vector; None: it is not used.
-        pooled_t: (m, o) weights of the aggregate; None: it is added as it is.
+        project: projection applied once to each source's vector; None: the vector itself is the message.
+        own_t: (d, o) weights for a node's own vector; None: it is not used.
+        pooled_t: (m, o) weights for the aggregate; None: it is added as it is.
         bias: (o,).
         relu: see `LayerForm`.
         normalise: see `LayerForm`.
-        recurrent_t: (h, 4 h) of the LSTM.
+        recurrent_t: (h, 4 h), for the LSTM.
         most: see `LayerForm`.
-        seed: seed of the LSTM's order.
+        seed: seed for the LSTM's order.
     """
 
     aggregator: Aggregator
@@ -203,29 +209,29 @@ class Layer:
 
     @property
     def width(self) -> int:
-        """Return the dimensions of the new vectors."""
+        """Dimensions of the new vectors."""
         return len(self.bias)
 
     def message_width(self, d: int) -> int:
-        """Return the dimensions of a message, for d dimensions of the input."""
+        """Return a message's dimensions, for d input dimensions."""
         return d if self.project is None else len(self.project.bias)
 
     def messages(self, h: Vectors) -> Matrix:
-        """Return the (r, m) messages of nodes from their vectors (r, d)."""
+        """Compute nodes' messages (r, m) from their vectors (r, d)."""
         assert self.project is not None
         return self.project.apply(h)
 
     def aggregate(
         self, csr: Csr, z: Vectors, z_own: Vectors | None, own_hash: Hashes, source_hash: Hashes
     ) -> Matrix:
-        """Return the (r, m') aggregate over the neighbours of each destination.
+        """Aggregate over each destination's neighbours, (r, m').
 
         Args:
             csr: edges into the destinations; `src` are rows of z and source_hash.
             z: (s, m) messages.
             z_own: (r, m) the destinations' own messages (GCN).
-            own_hash: (r,) hashes of the destinations' raw ids (LSTM).
-            source_hash: (s,) hashes of the sources' raw ids (LSTM).
+            own_hash: (r,) the destinations' raw ids, hashed (LSTM).
+            source_hash: (s,) the sources' raw ids, hashed (LSTM).
         """
         if self.aggregator == "lstm":
             assert self.recurrent_t is not None
@@ -233,7 +239,7 @@ class Layer:
         return pool_neighbours(self.aggregator, csr, z, z_own)
 
     def combine(self, h: Vectors, n: Matrix) -> Matrix:
-        """Return the (r, o) new vectors of nodes.
+        """Compute nodes' new vectors, (r, o).
 
         Args:
             h: (r, d) their vectors.
@@ -253,13 +259,13 @@ class Layer:
 
 
 def make_layer(form: LayerForm, weights: Weights, d: int, seed: int = 0) -> Layer:
-    """Make a layer from its weights, named as by `weight_shapes`.
+    """Make a layer from its weights, named as in `weight_shapes`.
 
     Args:
-        form: settings of the layer.
+        form: the layer's settings.
         weights: float32, checked.
-        d: dimensions of the input.
-        seed: seed of the LSTM's order.
+        d: input dimensions.
+        seed: seed for the LSTM's order.
     """
     w, bias = weights["W.weight"], weights["W.bias"]
     own, other = (w, w) if form.join == "add" or form.aggregator == "gcn" else (w[:, :d], w[:, d:])
@@ -294,7 +300,10 @@ def make_layer(form: LayerForm, weights: Weights, d: int, seed: int = 0) -> Laye
 def make_layers(
     forms: tuple[LayerForm, ...], final: tuple[int, ...], weights: Weights, d: int, seed: int
 ) -> tuple[tuple[Layer, ...], tuple[Dense, ...]]:
-    """Make all layers of a model, and the dense layers at its end (Ying et al., algorithm 2)."""
+    """Make a model's layers, and its final dense layers.
+
+    See Ying et al., algorithm 2.
+    """
     layers = []
     for k, form in enumerate(forms):
         own = {name: weights[f"layers.{k}.{name}"] for name in weight_shapes(form, d)}

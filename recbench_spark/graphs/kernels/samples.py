@@ -1,8 +1,8 @@
-"""Sample a fixed number of neighbours of each node, and rank nodes by PageRank for hard negatives.
+"""Sample nodes' neighbours, and rank hard negatives by PageRank.
 
-Every draw is a hash of the node's id, the sample's seed and the draw's number. Sources: Hamilton et al.
-2017, section 3.1 (samples of fixed size, a fresh one for each layer); Andersen, Chung and Lang 2006
-(pushes); Ying et al. 2018, section 3.3 (items ranked 2,000 to 5,000 as hard negatives).
+A sample has a fixed size. Every draw is a hash of node id, seed and number of the draw. Sources: Hamilton
+et al. 2017, section 3.1 (samples of fixed size, a fresh one for each layer); Andersen, Chung and Lang
+2006 (pushes); Ying et al. 2018, section 3.3 (items ranked 2,000 to 5,000 as hard negatives).
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ Nodes = npt.NDArray[np.int64]
 
 
 def sample_neighbours(csr: Csr, hash_r: Hashes, size: int, seed: int) -> Csr:
-    """Sample `size` neighbours of each node: different edges, or with replacement where it has fewer.
+    """Sample `size` neighbours of each node.
 
-    Another layer or epoch takes another seed. A node without edges gets none.
+    They are different edges; a node with fewer edges draws with replacement, and one without edges gets
+    none. Another layer or epoch takes another seed.
 
     Args:
         csr: edges into the nodes.
-        hash_r: (r,) hashes of their ids.
+        hash_r: (r,) their ids, hashed.
         size: neighbours for each node.
-        seed: seed of the draws.
+        seed: seed for the draws.
 
     Raises:
         ConfigError: size is below 1.
@@ -66,7 +67,10 @@ def _sample_neighbours(indptr: Any, hash_r: Any, size: int, seed: np.uint64, edg
 
 @compile_kernel
 def _sample_distinct(base: np.uint64, begin: int, degree: int, edge: Any) -> None:
-    """Draw different edges, all sets with the same probability (Floyd; Bentley and Floyd 1987)."""
+    """Draw different edges, all sets with the same probability.
+
+    This is Floyd's method (Bentley and Floyd 1987).
+    """
     size = len(edge)
     for i in range(size):
         last = degree - size + i
@@ -78,12 +82,15 @@ def _sample_distinct(base: np.uint64, begin: int, degree: int, edge: Any) -> Non
 
 
 def draw_nodes(hash_r: Hashes, share: float, seed: int) -> npt.NDArray[np.bool_]:
-    """Draw nodes by hash, each with the same probability. Return (r,) flags.
+    """Draw nodes by hash, each with the same probability.
 
     Args:
-        hash_r: (r,) hashes of their ids.
+        hash_r: (r,) their ids, hashed.
         share: the probability, from 0 to 1.
-        seed: seed of the draws; each minibatch has its own.
+        seed: seed for the draws; each minibatch has its own.
+
+    Returns:
+        (r,) flags.
     """
     out = np.empty(len(hash_r), np.bool_)
     _draw_nodes(readonly(hash_r), share, np.uint64(seed), out)
@@ -104,12 +111,14 @@ WAITS, REACHED, TOUCHED = np.uint8(1), np.uint8(2), np.uint8(4)
 
 
 class Band(NamedTuple):
-    """Band holds nodes of some ranks by personalised PageRank from each query.
+    """Nodes in a band of PageRank ranks, for each query.
+
+    The PageRank is personalised: it starts at the query.
 
     Attributes:
         indptr: (q + 1,) place where each query's nodes begin.
         node: (e,) dense ids by rank.
-        fallback: (q,) whether fewer nodes than the band needs were reached, and a share of them was taken.
+        fallback: (q,) true where too few nodes were reached, and the band is a share of these.
     """
 
     indptr: Nodes
@@ -120,17 +129,20 @@ class Band(NamedTuple):
 def push_pagerank(
     indptr: Nodes, src: Any, start: int, restart: float, least: float
 ) -> tuple[Nodes, npt.NDArray[np.float64]]:
-    """Return the nodes that are reached from a start and their personalised PageRank, by pushes.
+    """Compute personalised PageRank from a start, by pushes.
 
-    Each value is slightly too small: the mass that is not spread at the end is at most `least` for each
-    unit of degree at every node. A node without edges gives its mass back to the start.
+    Each value is slightly too small: at the end, every node may still hold unspread mass, at most `least`
+    for each unit of degree. A node without edges gives its mass back to the start.
 
     Args:
         indptr: (nodes + 1,) adjacency.
         src: (edges,) dense ids.
         start: dense id.
-        restart: probability of ending at each step, alpha.
+        restart: probability to end at each step, alpha.
         least: epsilon.
+
+    Returns:
+        The reached nodes, and their values.
     """
     mass, rest, flag = _allocate_state(len(indptr) - 1)
     reached = _push(readonly(indptr), readonly(src), start, restart, least, mass, rest, flag)
@@ -146,16 +158,17 @@ def rank_bands(
     *,
     least: float = 1e-6,
 ) -> Band:
-    """Return the nodes of a side ranked low to high (from 1, high not included) by each query, without the
-    query.
+    """Return a side's nodes with PageRank ranks low to high.
 
-    Where fewer than `high` are reached, the band is low / high to 1 of the reached nodes: at least the last
-    one.
+    There is a band for each query.
+
+    Ranks count from 1, `high` is not included, and the query itself has no rank. Where fewer than `high`
+    nodes are reached, the band is low / high to 1 of the reached ones: at least the last.
 
     Args:
         adjacency: indptr and src.
         query_q: (q,) dense ids.
-        side: first dense id and the one after the last, of nodes that are ranked.
+        side: first dense id, and the one after the last, of nodes to rank.
         ranks: low and high.
         restart: see `push_pagerank`.
         least: see `push_pagerank`.
@@ -182,7 +195,10 @@ def rank_bands(
 
 
 def _allocate_state(nodes: int) -> tuple[Any, Any, Any]:
-    """Allocate mass, rest and flag of each node for `_push`, which resets the last two."""
+    """Allocate mass, rest and flag for `_push`.
+
+    It resets the last two.
+    """
     return np.zeros(nodes), np.zeros(nodes), np.zeros(nodes, np.uint8)
 
 
@@ -190,9 +206,12 @@ def _allocate_state(nodes: int) -> tuple[Any, Any, Any]:
 def _push(
     indptr: Any, src: Any, start: int, restart: float, least: float, mass: Any, rest: Any, flag: Any
 ) -> Any:
-    """Spread mass until no node holds more than `least` for each unit of degree.
+    """Spread mass until every node holds too little.
 
-    Return the nodes that kept some, in order.
+    That is at most `least` for each unit of degree.
+
+    Returns:
+        The nodes that kept some, in order.
     """
     queue, touched = [np.int64(start)], [np.int64(start)]
     rest[start] = 1.0

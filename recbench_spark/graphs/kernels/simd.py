@@ -1,7 +1,9 @@
-"""Provide what numba lacks: fused multiply-add, half precision, and one row of a sum held in registers.
+"""Give numba fused multiply-add, half precision and fast row sums.
 
-A lane is a column of a vector. Lanes never mix, so the number of lanes that a machine handles at once
-changes no bit. Along a lane terms are added one after the other, in the given order.
+The row sums stay in registers.
+
+A lane is a column of a vector. Lanes never mix, so the machine's number of lanes changes no bit. Within a
+lane, terms are added one after the other in the given order.
 """
 
 from __future__ import annotations
@@ -18,14 +20,17 @@ intrinsic: Callable[[Function], Any] = extending.intrinsic
 overload: Callable[[Any], Callable[[Function], Function]] = extending.overload
 
 LANES = 16
-"""Columns in a vector of registers. A machine with narrower registers uses several."""
+"""Columns in a vector of registers.
+
+A machine with narrower registers uses several.
+"""
 
 FLOAT, HALF, I16, I32, I64 = ir.FloatType(), ir.HalfType(), ir.IntType(16), ir.IntType(32), ir.IntType(64)
 
 
 @intrinsic
 def fma(context: Any, a: Any, b: Any, c: Any) -> Any:
-    """Return a b + c, rounded once, on every machine (float32)."""
+    """Return a b + c (float32), rounded once, on every machine."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.fma(*arguments)
@@ -45,7 +50,7 @@ def half_to_single(context: Any, bits: Any) -> Any:
 
 @intrinsic
 def single_to_half(context: Any, number: Any) -> Any:
-    """Convert float32 to the 16 bits of the nearest half (ties to even)."""
+    """Convert float32 to the nearest half's bits (ties to even)."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.bitcast(builder.fptrunc(arguments[0], HALF), I16)
@@ -54,7 +59,10 @@ def single_to_half(context: Any, number: Any) -> Any:
 
 
 def as_single(x: Any) -> Any:
-    """Convert a stored number to float32, from float32 or from the bits of a half."""
+    """Convert a stored number to float32.
+
+    It is float32 already, or the bits of a half.
+    """
     raise NotImplementedError("inside compiled functions only")
 
 
@@ -70,7 +78,10 @@ def _as_single(x: Any) -> Any:
 
 
 def as_stored(x: Any, like: Any) -> Any:
-    """Convert a float32 to the type of `like`, an element of the array that it is stored in."""
+    """Convert a float32 to the type of `like`.
+
+    `like` is an element of the target array.
+    """
     raise NotImplementedError("inside compiled functions only")
 
 
@@ -86,11 +97,11 @@ def _as_stored(x: Any, like: Any) -> Any:
 
 
 def _make_row_kernel(kind: str, vectors: int) -> Any:
-    """Make an intrinsic (out, at, x, column, d, src, w, a, b): lanes of one row over edges a to b.
+    """Make an intrinsic to sum or maximise rows over edges.
 
-    `out[at : at + 16 vectors]` is read, the edges' source vectors are aggregated one after the other, and
-    the result is written. `sum` adds them, `weighted` adds w times them by fused multiply-add, `max` keeps
-    the larger.
+    It aggregates edges a to b into one row.
+
+    Its arguments are (out, at, x, column, d, src, w, a, b).
     """
 
     @intrinsic
@@ -107,7 +118,7 @@ def _make_row_kernel(kind: str, vectors: int) -> Any:
 
 
 PREFETCH_EDGES = 16
-"""Number of edges whose vectors are fetched into the cache ahead of use."""
+"""Edges whose vectors are fetched into the cache ahead."""
 
 
 def _build_loop(
@@ -153,7 +164,7 @@ def _build_loop(
 
 
 def _point_to_source(builder: Any, x: Any, src: Any, edge: Any, d: Any, *, column: Any) -> Any:
-    """Return the address of the source vector of an edge."""
+    """Return the address of an edge's source vector."""
     source = builder.zext(builder.load(builder.gep(src, [edge])), I64)
     return builder.gep(x, [builder.add(builder.mul(source, d), column)])
 

@@ -1,15 +1,15 @@
-"""Take short random walks with restart over an adjacency, and find the nodes that they visit most.
+"""Take random walks with restart, and find most visited nodes.
 
-A walk goes in hops. A hop follows one edge of a graph of one side, or two edges of a bipartite one (to the
-other side and back). Each edge is drawn evenly from the edges into the node where the walk is: against the
-messages, towards the nodes that can send to it. Before each hop but the first the walk is back at its start
-with probability `restart`. After each hop a visit is counted, but never of the start itself. With P one hop
-and e the start, hop t ends at p_t = (restart e + (1 - restart) p_(t-1)) P, p_1 = e P. A walk whose node has
-no edges visits nothing in that hop and begins the next one at its start.
+A walk goes in hops. A hop follows one edge in a graph with one side, or two edges in a bipartite one (to
+the other side and back). Each edge is drawn evenly from the edges into the walk's current node: against
+the messages, towards the nodes that can send to it. Before each hop but the first, the walk is back at
+its start with probability `restart`. After each hop a visit is counted, but never for the start itself.
+With P one hop and e the start, hop t ends at p_t = (restart e + (1 - restart) p_(t-1)) P, p_1 = e P. A
+walk whose node has no edges visits nothing in this hop and begins the next one at its start.
 
-Every draw is a hash of the start's id, walk, hop, edge of the hop and seed. No block, batch or retry
-changes it, and more or longer walks keep the draws of those before them. Sources: Eksombatchai et al. 2018
-(visit counts, restarts); Ying et al. 2018, section 3.2 (the T most visited as neighbourhood).
+Every draw is a hash of the start's id, walk, hop, edge in the hop and seed. No block, batch or retry
+changes it, and adding walks or hops keeps the earlier draws. Sources: Eksombatchai et al. 2018 (visit
+counts, restarts); Ying et al. 2018, section 3.2 (the T most visited as neighbourhood).
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ Nodes = npt.NDArray[np.uint32]
 Counts = npt.NDArray[np.uint32]
 
 NOWHERE = np.uint32(2**32 - 1)
-"""Value in place of a visit: for the start itself, or a node without edges."""
+"""Value in place of a visit: at the start, or without edges."""
 
 MOST_HOPS = 1 << 14
 DRAWS_A_HOP = 4
-"""Numbers that a hop takes in the numbering of draws: restart, first edge, second edge, and one spare."""
+"""Draw numbers for one hop: restart, two edges, one spare."""
 
 
 @dataclass(frozen=True)
 class Walks:
-    """Walks are the settings of random walks.
+    """The settings of random walks.
 
     Attributes:
         walks: walks from each node.
-        hops: hops of each walk.
-        restart: probability of being back at the start before a hop.
-        edges: edges of a hop: 1, or 2 in a bipartite graph.
-        top: number of neighbours to return, T.
-        seed: seed of all draws.
+        hops: hops in each walk.
+        restart: probability to be back at the start before a hop.
+        edges: edges in a hop: 1, or 2 in a bipartite graph.
+        top: neighbours to return, T.
+        seed: seed for all draws.
     """
 
     walks: int = 200
@@ -70,23 +70,23 @@ class Walks:
 
     @property
     def visits(self) -> int:
-        """Return the largest number of visits of a node's walks."""
+        """Most visits a node's walks can make."""
         return self.walks * self.hops
 
     @property
     def steps(self) -> int:
-        """Return the largest number of edges that a node's walks follow."""
+        """Most edges a node's walks can follow."""
         return self.visits * self.edges
 
 
 class MostVisited(NamedTuple):
-    """MostVisited holds the most visited nodes of some starts.
+    """The most visited nodes for each start.
 
     Attributes:
         indptr: (r + 1,) place where each start's neighbours begin.
         node: (e,) by falling count, then by dense id.
         visits: (e,) visits of each.
-        distinct: (r,) number of different nodes that were visited.
+        distinct: (r,) number of different nodes visited.
     """
 
     indptr: npt.NDArray[np.int64]
@@ -98,14 +98,16 @@ class MostVisited(NamedTuple):
 def find_neighbourhoods(
     indptr: npt.NDArray[np.int64], src: Nodes, hash_r: Hashes, first: int, what: Walks
 ) -> MostVisited:
-    """Find the most visited nodes of consecutive starts, by walks over the whole adjacency.
+    """Find the most visited nodes for consecutive starts.
+
+    The walks see the whole adjacency.
 
     Args:
         indptr: (nodes + 1,) place where each node's edges begin.
         src: (edges,) dense ids.
-        hash_r: (r,) hashes of the starts' ids.
-        first: dense id of the first start.
-        what: settings of the walks.
+        hash_r: (r,) the starts' ids, hashed.
+        first: the first start's dense id.
+        what: how to walk.
     """
     rows = len(hash_r)
     node = np.empty(rows * what.top, np.uint32)
@@ -120,18 +122,18 @@ def find_neighbourhoods(
 
 
 def _pack_lists(node: Nodes, count: Counts, sizes: Any, distinct: Any) -> MostVisited:
-    """Remove the unused places of each start."""
+    """Remove each start's unused places."""
     indptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     used = np.arange(len(node) // max(len(sizes), 1))[None, :] < sizes[:, None]
     return MostVisited(indptr, node.reshape(used.shape)[used], count.reshape(used.shape)[used], distinct)
 
 
 def find_most_visited(visit_rv: Nodes, top: int) -> MostVisited:
-    """Find the most visited nodes from a list of visits.
+    """Find the most visited nodes in lists of visits.
 
     Args:
         visit_rv: (r, visits) dense ids, NOWHERE where there is none.
-        top: number of neighbours to return.
+        top: neighbours to return.
     """
     rows = len(visit_rv)
     node, count = np.empty(rows * top, np.uint32), np.empty(rows * top, np.uint32)
@@ -141,14 +143,20 @@ def find_most_visited(visit_rv: Nodes, top: int) -> MostVisited:
 
 
 def visit_shares(most: MostVisited) -> npt.NDArray[np.float32]:
-    """Return (e,) counts over the sum of a start's counts; they sum to 1 (L1)."""
+    """Divide counts by their sum for each start, (e,).
+
+    The shares sum to 1 (L1).
+    """
     sums = np.add.reduceat(np.append(most.visits, 0).astype(np.int64), most.indptr[:-1])
     sizes = np.diff(most.indptr)
     return np.asarray(most.visits / np.repeat(sums, sizes), np.float32)
 
 
 def list_visits(indptr: Any, src: Nodes, hash_r: Hashes, first: int, what: Walks) -> Nodes:
-    """Return the (r, walks, hops) nodes where hops end; NOWHERE for the start and for no edge."""
+    """List the nodes where hops end, (r, walks, hops).
+
+    NOWHERE stands for the start and for a hop without edges.
+    """
     out = np.empty((len(hash_r), what.walks, what.hops), np.uint32)
     shape = (what.walks, what.hops, what.edges)
     _list_visits(readonly(indptr), readonly(src), readonly(hash_r), first, shape, what.restart,
@@ -161,14 +169,17 @@ def list_visits(indptr: Any, src: Nodes, hash_r: Hashes, first: int, what: Walks
 
 @compile_kernel
 def draw(base: np.uint64, walk: int, hop: int, part: int) -> np.uint64:
-    """Return the number of a walk's draw, of 64 bits. Part 0 restarts; parts 1 and 2 choose edges."""
+    """Draw 64 bits for a walk's hop.
+
+    Part 0 decides on a restart; parts 1 and 2 choose edges.
+    """
     number = (np.uint64(walk) * np.uint64(MOST_HOPS) + np.uint64(hop)) * np.uint64(DRAWS_A_HOP)
     return mix(base + (number + np.uint64(part) + np.uint64(1)) * GAMMA)
 
 
 @compile_kernel
 def to_share(number: np.uint64) -> float:
-    """Convert a draw to a number in [0, 1), of 53 bits."""
+    """Convert a draw to [0, 1), with 53 bits."""
     return (number >> np.uint64(11)) * 2.0**-53
 
 
@@ -179,9 +190,10 @@ def to_share(number: np.uint64) -> float:
 def _take_hop(
     indptr: Any, src: Any, base: np.uint64, start: int, hop: int, how: Any, at: Any, edge: Any
 ) -> None:
-    """Take all walks of a start one hop on; `at` is -1 for a walk that had no edge.
+    """Take all walks from a start one hop on.
 
-    Walks go side by side, so that the machine waits for many of their places in memory at once.
+    `at` is -1 for a walk that had no edge. Walks go side by side, so the machine waits for many memory
+    places at once.
     """
     edges, restart = how
     for w in range(len(at)):
@@ -240,13 +252,16 @@ def _list_visits(
 
 
 def walker_type(hops: int) -> npt.DTypeLike:
-    """Return the type of a walker that is sent between tasks: its node, and the ends of its hops."""
+    """Return the record type of a walker sent between tasks.
+
+    It holds the walker's node and the ends of its hops.
+    """
     words = [(name, "<u4") for name in ("start", "walk", "at", "degree", "start_degree")]
     return np.dtype([*words, ("path", "<u4", (hops,))])
 
 
 def make_walkers(start_r: Any, degree_r: Any, what: Walks) -> Any:
-    """Return (r walks,) walkers at their starts, of consecutive dense ids."""
+    """Make (r walks,) walkers at consecutive starts."""
     group = np.zeros(len(start_r) * what.walks, walker_type(what.hops))
     for name in ("start", "at"):
         group[name] = np.repeat(start_r, what.walks)
@@ -257,7 +272,10 @@ def make_walkers(start_r: Any, degree_r: Any, what: Walks) -> Any:
 
 
 def begin_hop(group: Any, hash_w: Hashes, hop: int, what: Walks) -> None:
-    """Return walkers that restart, or that had no edge, to their starts; in place."""
+    """Put walkers back at their starts, in place.
+
+    They restart by chance, or because they had no edge.
+    """
     back = group["at"] == NOWHERE
     if hop:
         back |= _draw_restarts(readonly(hash_w), readonly(group["walk"].copy()), hop, what.restart,
@@ -267,7 +285,10 @@ def begin_hop(group: Any, hash_w: Hashes, hop: int, what: Walks) -> None:
 
 
 def draw_positions(group: Any, hash_w: Hashes, hop: int, part: int, what: Walks) -> Hashes:
-    """Return the (w,) node and place among its edges that each walker draws, in one number."""
+    """Draw node and edge place for each walker, (w,).
+
+    Both are packed into one number.
+    """
     walk_w, at_w, degree_w = (readonly(group[name].copy()) for name in ("walk", "at", "degree"))
     return np.asarray(
         _draw_positions(readonly(hash_w), walk_w, at_w, degree_w, hop, part, np.uint64(what.seed))
@@ -275,13 +296,15 @@ def draw_positions(group: Any, hash_w: Hashes, hop: int, part: int, what: Walks)
 
 
 def move_walkers(group: Any, node_w: Any, degree_w: Any, hop: int, last: bool) -> None:
-    """Move walkers to the sources of their edges, in place. The last edge of a hop makes a visit.
+    """Move walkers to the sources of their edges, in place.
+
+    The last edge in a hop makes a visit.
 
     Args:
         group: walkers.
         node_w: (w,) dense ids; NOWHERE without an edge.
         degree_w: (w,) edges into these.
-        hop: number of the hop.
+        hop: the hop's number.
         last: true if the hop ends here.
     """
     group["at"], group["degree"] = node_w, degree_w
@@ -311,7 +334,10 @@ def _draw_positions(
 
 @compile_kernel
 def assign_files(position_w: Any, files: int) -> Any:
-    """Return the (w,) file of each position by its hash, which spreads a hub's edges over all files."""
+    """Assign each position to a file by its hash, (w,).
+
+    So a hub's edges spread over all files.
+    """
     file_w = np.empty(len(position_w), np.int32)
     for w in range(len(position_w)):
         file_w[w] = ((mix(position_w[w] + GAMMA) >> np.uint64(32)) * np.uint64(files)) >> np.uint64(32)
@@ -323,7 +349,10 @@ def assign_files(position_w: Any, files: int) -> Any:
 
 @compile_kernel
 def _make_table(most: int) -> Any:
-    """Make a hash table for so many nodes: keys, counts, used places, room to sort."""
+    """Make a hash table for `most` nodes.
+
+    It has keys, counts, used places and room to sort.
+    """
     size = 16
     while size < 2 * most:
         size *= 2
@@ -333,7 +362,7 @@ def _make_table(most: int) -> Any:
 
 @compile_kernel
 def _add_visit(table: Any, node: np.uint32, used: int) -> int:
-    """Add one visit and return the number of different nodes."""
+    """Add one visit, and return the number of different nodes."""
     keys, counts, places, _ = table
     mask = np.uint32(len(keys) - 1)
     place = (node * np.uint32(0x9E3779B1)) >> np.uint32(7) & mask
@@ -349,7 +378,10 @@ def _add_visit(table: Any, node: np.uint32, used: int) -> int:
 
 @compile_kernel
 def _take_top(table: Any, used: int, top: int, node: Any, count: Any) -> int:
-    """Take at most `top` nodes of the table by falling count and rising id, and empty the table."""
+    """Take the table's top nodes, and empty it.
+
+    They come by falling count, then by rising id; at most `top`.
+    """
     keys, counts, places, order = table
     for i in range(used):
         place = places[i]
@@ -370,9 +402,10 @@ def _take_top(table: Any, used: int, top: int, node: Any, count: Any) -> int:
 
 @compile_kernel
 def _select_largest(order: Any, top: int) -> Any:
-    """Return the `top` largest of more than four times as many, and at most as many again, by a threshold.
+    """Return the `top` largest by a threshold.
 
-    Packed numbers differ, so for some threshold `top` to 2 `top` of them are above it. Bisection finds it.
+    The result has at most 2 `top` numbers; more than four times `top` are given. Packed numbers differ,
+    so some threshold has `top` to 2 `top` of them above it. Bisection finds it.
     """
     low, high = np.uint64(0), np.uint64(order.max())
     for _ in range(64):
