@@ -62,9 +62,10 @@ class MovedModules(MetaPathFinder, Loader):
 
     def get_code(self, name: str) -> CodeType | None:
         """Return the code of today's module, for `python -m`."""
-        present = find_spec(f"{PACKAGE}.{MOVED[name.partition('.')[2]]}")
-        loader = present.loader if present else None
-        return loader.get_code(present.name) if isinstance(loader, InspectLoader) else None
+        present = f"{PACKAGE}.{MOVED[name.partition('.')[2]]}"
+        spec = find_spec(present)
+        loader = spec.loader if spec else None
+        return loader.get_code(present) if isinstance(loader, InspectLoader) else None
 
     def exec_module(self, module: ModuleType) -> None:
         """Put today's module at the old path, with a warning.

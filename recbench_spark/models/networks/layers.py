@@ -1,8 +1,8 @@
 """Define the layers of PinSage and GraphSAGE in torch.
 
 Equations and names are those of `graphs.kernels.layers`. Trained weights go into `recbench embed`
-unchanged: `state_dict` has the names from `model_weight_shapes`. Sources: Ying et al. 2018, algorithm 1; Hamilton et
-al. 2017, algorithm 1 and section 3.3.
+unchanged: `state_dict` has the names from `model_weight_shapes`. Sources: Ying et al. 2018, algorithm 1;
+Hamilton et al. 2017, algorithm 1 and section 3.3.
 """
 
 from __future__ import annotations
