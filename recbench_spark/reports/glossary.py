@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from recbench_spark.metrics.kernels.about import about_metric
+from recbench_spark.metrics.kernels.about import ABOUT, About
 from recbench_spark.metrics.kernels.predictions import VALUE_METRICS
-from recbench_spark.metrics.kernels.texts import TEXTS, MetricText
 from recbench_spark.reports.facts import Report, ReportedMeasure
 
 
-def _describe_metric(name: str, text: MetricText) -> str:
-    best = " Small is best." if about_metric(name).best == "small" else ""
-    return f"{text.title[0].upper()}{text.title[1:]}: {text.formula}{best}"
+def _describe_metric(about: About) -> str:
+    best = " Small is best." if about.best == "small" else ""
+    return f"{about.title[0].upper()}{about.title[1:]}: {about.formula}{best}"
 
 
 METRICS = {
     "dcg": "Discounted cumulative gain (DCG): sum of gain / log2(rank + 1) over the first k ranks.",
-    **{name: _describe_metric(name, text) for name, text in TEXTS.items()},
+    **{name: _describe_metric(about) for name, about in ABOUT.items()},
 }
 """A sentence for each metric: the registered ones, and the estimators' DCG."""
 

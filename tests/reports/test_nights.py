@@ -457,7 +457,7 @@ def test_counts_of_users_that_differ_are_explained_and_equal_ones_are_not() -> N
 
 def test_every_metric_has_a_text() -> None:
     assert METRICS.keys() == {*ABOUT, "dcg"}
-    assert "times its positives" in METRICS["gauc"] and METRICS["rmse"].endswith("Small is best.")
+    assert "AUC x positives" in METRICS["gauc"] and METRICS["rmse"].endswith("Small is best.")
 
 
 def test_terms_of_the_page_stand_in_the_glossary_and_are_linked() -> None:

@@ -24,7 +24,7 @@ from recbench_spark.core.metric_names import ALIASES
 from recbench_spark.graphs.settings import GraphModel, NeighbourhoodSettings
 from recbench_spark.metrics.kernels.about import ABOUT, About, place_in_reports
 from recbench_spark.metrics.kernels.accuracy import METRICS
-from recbench_spark.metrics.kernels.texts import ESTIMATOR_TEXTS, TEXTS
+from recbench_spark.metrics.kernels.texts import ESTIMATOR_TEXTS
 from recbench_spark.metrics.result import Result
 from recbench_spark.models.rating.kinds import VectorModel
 from recbench_spark.models.settings import MODELS, ModelConfig, list_kinds
@@ -167,7 +167,7 @@ def make_metrics() -> str:
         "Names are read as people write them: `NDCG@10`, `HR`, `hit_rate`. A number is a mean over users"
         " unless its formula says otherwise, with a 95 % interval of a bootstrap over users. An axis is one"
         " of the [definition](definitions.md), and changes the formula.\n",
-        *map(_write_metric, _sort_metrics(TEXTS)),
+        *map(_write_metric, _sort_metrics(ABOUT)),
         "## Estimators\n",
         "The column `estimator` says how a number is corrected for exposure or for drawn candidates"
         " ([exposure bias](../explain/exposure_bias.md)).\n",
@@ -184,19 +184,19 @@ def _sort_metrics(names: Iterable[str]) -> list[str]:
 
 
 def _write_metric(name: str) -> str:
-    text, about = TEXTS[name], ABOUT[name]
+    about = ABOUT[name]
     axes = METRICS[name].axes if name in METRICS else ()
     also = [f"`{alias}`" for alias, ours in ALIASES.items() if ours == name]
     rows = [
-        ("formula", text.formula),
-        ("edge rule", text.edges),
+        ("formula", about.formula),
+        ("edge rule", about.edges),
         ("best", _write_best(about)),
         ("axes", ", ".join(f"[`{axis}`](definitions.md#{axis})" for axis in axes)),
         ("also read", ", ".join(also)),
-        ("source", text.source),
+        ("source", about.source),
     ]
     lines = [f"- **{label}**: {content}" for label, content in rows if content]
-    return f"## {name}\n\n{text.title[0].upper()}{text.title[1:]}.\n\n" + "\n".join(lines) + "\n"
+    return f"## {name}\n\n{about.title[0].upper()}{about.title[1:]}.\n\n" + "\n".join(lines) + "\n"
 
 
 def _write_best(about: About) -> str:

@@ -22,6 +22,17 @@ SHARE = (0.0, 1.0)
 NOT_NEGATIVE = (0.0, math.inf)
 ANY = (-math.inf, math.inf)
 
+NO_RELEVANT = "A user without relevant items is left out and counted, or counts 0 (`empty_users: zero`)."
+NO_LIST = "A user with relevant items and no list counts 0 (`users` says who counts)."
+EDGE = f"{NO_RELEVANT} {NO_LIST}"
+"""Edge rules shared by all rank metrics."""
+
+NO_ROWS = "No value without a list."
+NO_POSITIVES, NO_NEGATIVES = "No value without positives.", "No value without negatives."
+NO_BINARY = "No value for outcomes other than 0 and 1, nor where all outcomes are equal."
+ROC = "Hanley and McNeil 1982, The meaning and use of the area under a ROC curve"
+YI = "Yi, Chen, Li, Sett and Yan 2013, Predictive model performance: offline and online evaluations"
+
 
 @dataclass(frozen=True)
 class About:
@@ -33,6 +44,10 @@ class About:
         bounds: smallest and largest value, under every definition not named in `wider`.
         wider: definition axes, a value for each, and the bounds under it.
         wide: the view `metrics_wide` has columns for it.
+        title: the full name, for people who read the number; so are the next three.
+        formula: how a value is computed, under the default definition.
+        edges: what happens where the formula has no value.
+        source: the publication, if there is one.
         depends_on_base_rate: the mean outcome sets its scale: do not compare data with different means.
     """
 
@@ -42,6 +57,10 @@ class About:
     wide: bool = False
     depends_on_base_rate: bool = False
     wider: tuple[tuple[str, str, tuple[float, float]], ...] = ()
+    title: str = ""
+    formula: str = ""
+    edges: str = ""
+    source: str = ""
 
     def bounds_under(self, definition: Definition) -> tuple[float, float]:
         """Return the smallest and largest value under a definition."""

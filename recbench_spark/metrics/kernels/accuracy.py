@@ -18,7 +18,15 @@ import numpy as np
 from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.definitions import Definition
 from recbench_spark.errors import ConfigError, nearest, show_value
-from recbench_spark.metrics.kernels.about import NOT_NEGATIVE, About, register
+from recbench_spark.metrics.kernels.about import (
+    EDGE,
+    NO_LIST,
+    NO_RELEVANT,
+    NOT_NEGATIVE,
+    ROC,
+    About,
+    register,
+)
 from recbench_spark.metrics.kernels.chunk import (
     Chunk,
     Metric,
@@ -122,7 +130,18 @@ def relevant_counts(rankings: Rankings, definition: Definition) -> Ints:
     return np.bincount(user_p[relevant], minlength=len(rankings.length)).astype(np.int64)
 
 
-@metric("hit", ("hit",), about=About(place=60, bounds=NOT_NEGATIVE, wide=True))
+@metric(
+    "hit",
+    ("hit",),
+    about=About(
+        place=60,
+        bounds=NOT_NEGATIVE,
+        wide=True,
+        title="hit rate (HR)",
+        formula="1 if any relevant item is among the first k, else 0; or their number.",
+        edges=EDGE,
+    ),
+)
 def hit(chunk: Chunk) -> Floats:
     """Hits: 1 if a relevant item is among the first k.
 
@@ -131,19 +150,46 @@ def hit(chunk: Chunk) -> Floats:
     return chunk.hits if chunk.definition.hit == "count" else chunk.first_hit[0]
 
 
-@metric("precision", ("precision_by",), about=About(place=30, wide=True))
+@metric(
+    "precision",
+    ("precision_by",),
+    about=About(
+        place=30,
+        wide=True,
+        title="precision",
+        formula="hits among the first k / k. A list shorter than k is still divided by k.",
+        edges=EDGE,
+    ),
+)
 def precision(chunk: Chunk) -> Floats:
     """hits / k."""
     return divide(chunk.hits, chunk.precision_length)
 
 
-@metric("recall", ("recall_by",), about=About(place=20, wide=True))
+@metric(
+    "recall",
+    ("recall_by",),
+    about=About(
+        place=20,
+        wide=True,
+        title="recall",
+        formula="hits among the first k / relevant items of the user.",
+        edges=EDGE,
+    ),
+)
 def recall(chunk: Chunk) -> Floats:
     """hits / relevant."""
     return divide(chunk.hits, chunk.recall_length)
 
 
-@metric("calibrated_recall", about=About())
+@metric(
+    "calibrated_recall",
+    about=About(
+        title="calibrated recall",
+        formula="hits among the first k / min(k, relevant): 1 can be reached at every k.",
+        edges=EDGE,
+    ),
+)
 def calibrated_recall(chunk: Chunk) -> Floats:
     """hits / min(k, relevant), whatever recall divides by.
 
@@ -152,13 +198,35 @@ def calibrated_recall(chunk: Chunk) -> Floats:
     return divide(chunk.hits, chunk.reachable_hits)
 
 
-@metric("f1", ("precision_by", "recall_by"), about=About(place=90, wide=True))
+@metric(
+    "f1",
+    ("precision_by", "recall_by"),
+    about=About(
+        place=90,
+        wide=True,
+        title="F1: harmonic mean of precision and recall",
+        formula="2 P R / (P + R).",
+        edges=EDGE,
+    ),
+)
 def f1(chunk: Chunk) -> Floats:
     """2 P R / (P + R) = 2 hits / (P's + R's denominators)."""
     return divide(2 * chunk.hits, chunk.precision_length + chunk.recall_length)
 
 
-@metric("map", ("ap", "ap_by", "ap_ties", "map_cut"), "both", about=About(place=40, wide=True))
+@metric(
+    "map",
+    ("ap", "ap_by", "ap_ties", "map_cut"),
+    "both",
+    about=About(
+        place=40,
+        wide=True,
+        title="mean average precision (MAP)",
+        formula="Sum of the precisions at the hits among the first k / min(k, relevant).",
+        edges=EDGE,
+        source="Buckley and Voorhees 2000, Evaluating evaluation measure stability",
+    ),
+)
 def average_precision(chunk: Chunk) -> Floats:
     """Precisions at relevant items, summed, / min(k, relevant).
 
@@ -188,7 +256,19 @@ def average_precision_length(chunk: Chunk) -> Floats:
     return np.broadcast_to(chunk.relevant[:, None], chunk.k_uc.shape)
 
 
-@metric("mrr", ("mrr_cut",), "both", about=About(place=50, wide=True))
+@metric(
+    "mrr",
+    ("mrr_cut",),
+    "both",
+    about=About(
+        place=50,
+        wide=True,
+        title="mean reciprocal rank (MRR)",
+        formula="1 / rank of the first relevant item; 0 where it is beyond k.",
+        edges=EDGE,
+        source="Voorhees 1999, The TREC-8 question answering track report",
+    ),
+)
 def reciprocal_rank(chunk: Chunk) -> Floats:
     """1 / rank of the first relevant item."""
     value = chunk.first_hit[1]
@@ -200,7 +280,18 @@ def reciprocal_rank(chunk: Chunk) -> Floats:
     ("ndcg_users", "ndcg_ties", "gain", "negative_grades", "grade_origin", "discount", "ideal"),
     "both",
     users_axis="ndcg_users",
-    about=About(place=10, wide=True, wider=(("negative_grades", "signed", (-math.inf, 1.0)),)),
+    about=About(
+        place=10,
+        wide=True,
+        wider=(("negative_grades", "signed", (-math.inf, 1.0)),),
+        title="normalised discounted cumulative gain (nDCG)",
+        formula="DCG / ideal DCG; DCG is the sum of gain / log2(rank + 1) over the first k ranks; the ideal"
+        " list has the relevant items first.",
+        edges="nDCG of a user without relevant items has no value: the user is left out and counted, or"
+        " counts 0 (`empty_users: zero`), also where it has gains above 0 (`grade_origin`) and no rating"
+        f" from `threshold` on. {NO_LIST}",
+        source="Järvelin and Kekäläinen 2002, Cumulated gain-based evaluation of IR techniques",
+    ),
 )
 def ndcg(chunk: Chunk) -> Floats:
     """DCG / ideal DCG; NaN where no order gains anything.
@@ -232,7 +323,16 @@ def ndcg(chunk: Chunk) -> Floats:
     ("auc_ties", "auc_by"),
     "uncut",
     common=[a for a in COMMON_AXES if a not in ("ties", "tie_seed")],
-    about=About(place=70, wide=True),
+    about=About(
+        place=70,
+        wide=True,
+        title="area under the ROC curve (AUC)",
+        formula="Share of pairs (relevant item, other item) in the right order; ties count half."
+        " For predictions: the same over all rows.",
+        edges="A user without such a pair has no value. An unranked relevant item loses to every other"
+        " ranked item.",
+        source=ROC,
+    ),
 )
 def auc(chunk: Chunk) -> Floats:
     """Share of (relevant, other) pairs in the right order.
@@ -254,7 +354,17 @@ def auc(chunk: Chunk) -> Floats:
     return divide(wins, negatives * chunk.relevant, empty=np.nan)[:, None]
 
 
-@metric("r_precision", (), "uncut", about=About(place=100))
+@metric(
+    "r_precision",
+    (),
+    "uncut",
+    about=About(
+        place=100,
+        title="R-precision",
+        formula="Share of relevant items among the first R ranks, R = relevant items of the user.",
+        edges=EDGE,
+    ),
+)
 def r_precision(chunk: Chunk) -> Floats:
     """Share of relevant items among the first `relevant` ranks."""
     g = chunk.groups
@@ -263,7 +373,18 @@ def r_precision(chunk: Chunk) -> Floats:
     return divide(hits, chunk.relevant)[:, None]
 
 
-@metric("rbp", ("persistence",), "both", about=About(place=110))
+@metric(
+    "rbp",
+    ("persistence",),
+    "both",
+    about=About(
+        place=110,
+        title="rank-biased precision (RBP)",
+        formula="(1 - p) times the sum of p^(rank - 1) over relevant items; p is the persistence.",
+        edges=EDGE,
+        source="Moffat and Zobel 2008, Rank-biased precision for measurement of retrieval effectiveness",
+    ),
+)
 def rank_biased_precision(chunk: Chunk) -> Floats:
     """(1 - p) sum p^(r - 1) over relevant ranks r.
 
@@ -273,7 +394,20 @@ def rank_biased_precision(chunk: Chunk) -> Floats:
     return chunk.total(chunk.groups, chunk.groups.relevant, lambda r: (1 - p) * p ** (r - 1))
 
 
-@metric("percentile_rank", (), "uncut", worst=1.0, about=About("small", place=120))
+@metric(
+    "percentile_rank",
+    (),
+    "uncut",
+    worst=1.0,
+    about=About(
+        "small",
+        place=120,
+        title="percentile rank",
+        formula="Mean of (rank - 1) / (candidates - 1) of the relevant items; random order gives 1/2.",
+        edges=f"An unranked item counts 1. {NO_RELEVANT}",
+        source="Hu, Koren and Volinsky 2008, Collaborative filtering for implicit feedback datasets",
+    ),
+)
 def percentile_rank(chunk: Chunk) -> Floats:
     """Mean (rank - 1) / (candidates - 1) of relevant items; random: 1/2.
 

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.core.arrays import Floats, Ints
-from recbench_spark.metrics.kernels.about import NOT_NEGATIVE, About, register
+from recbench_spark.metrics.kernels.about import NO_ROWS, NOT_NEGATIVE, About, register
 
 Number = TypeVar("Number", np.int64, np.float64)
 
@@ -54,7 +54,17 @@ def overall_metric(name: str, about: About) -> Callable[[OverallMetric], Overall
     return keep
 
 
-@popularity_metric("novelty", About(place=130, bounds=NOT_NEGATIVE))
+@popularity_metric(
+    "novelty",
+    About(
+        place=130,
+        bounds=NOT_NEGATIVE,
+        title="novelty (surprisal, in bits)",
+        formula="Mean -log2 p over the first k entries; p is the share of training users with the item.",
+        edges=f"{NO_ROWS} An item nobody has counts as if one user had it.",
+        source="Zhou et al. 2010, Solving the apparent diversity-accuracy dilemma of recommender systems",
+    ),
+)
 def novelty(offsets: Ints, count_n: Ints, users: int, ks: Sequence[int]) -> Floats:
     """Mean -log2 p over the first k entries.
 
@@ -75,7 +85,17 @@ def novelty(offsets: Ints, count_n: Ints, users: int, ks: Sequence[int]) -> Floa
     return mean_at_cutoffs(offsets, np.where(count_n < 0, np.nan, -np.log2(share)), ks)
 
 
-@popularity_metric("mean_popularity", About("small", place=150))
+@popularity_metric(
+    "mean_popularity",
+    About(
+        "small",
+        place=150,
+        title="mean popularity",
+        formula="Share of training users with an item, averaged over the first k entries.",
+        edges=NO_ROWS,
+        source="Yin et al. 2012, Challenging the long tail recommendation",
+    ),
+)
 def mean_popularity(offsets: Ints, count_n: Ints, users: int, ks: Sequence[int]) -> Floats:
     """Mean share of training users with a listed item.
 
@@ -103,7 +123,17 @@ def mean_at_cutoffs(offsets: Ints, value_n: Floats, ks: Sequence[int]) -> Floats
     return out
 
 
-@register("diversity", About(place=140, bounds=(0.0, 2.0)))
+@register(
+    "diversity",
+    About(
+        place=140,
+        bounds=(0.0, 2.0),
+        title="intra-list diversity",
+        formula="1 - mean cosine over pairs among the first k items.",
+        edges="No value for fewer than two entries. An item without features has cosine 0 with all.",
+        source="Ziegler et al. 2005, Improving recommendation lists through topic diversification",
+    ),
+)
 def intra_list_diversity(offsets: Ints, items: Ints, vector_id: Floats, ks: Sequence[int]) -> Floats:
     """1 - mean cosine over pairs among the first k entries.
 
@@ -188,7 +218,16 @@ def _take_at(running_uk: npt.NDArray[Number], length_u: Ints, ks: Sequence[int])
     return np.where(place > 0, taken, 0).astype(running_uk.dtype)
 
 
-@overall_metric("coverage", About(place=80, wide=True))
+@overall_metric(
+    "coverage",
+    About(
+        place=80,
+        wide=True,
+        title="catalogue coverage",
+        formula="Items in at least one list up to k / items of the catalogue.",
+        edges="0 without lists.",
+    ),
+)
 def coverage(times_x: Sequence[int], items_x: Sequence[int], n_items: int) -> float:
     """Return the catalogue's share in at least one list.
 
@@ -200,7 +239,18 @@ def coverage(times_x: Sequence[int], items_x: Sequence[int], n_items: int) -> fl
     return sum(items for times, items in zip(times_x, items_x, strict=True) if times > 0) / n_items
 
 
-@overall_metric("gini", About("small", place=160))
+@overall_metric(
+    "gini",
+    About(
+        "small",
+        place=160,
+        title="Gini coefficient of the items' numbers of lists",
+        formula="sum_j (2 j - n - 1) t_j / (n sum t) over the n items in ascending order of their numbers"
+        " t.",
+        edges="No value if nothing was listed. Items never listed count 0.",
+        source="Fleder and Hosanagar 2009, Blockbuster culture's next rise or fall",
+    ),
+)
 def gini(times_x: Sequence[int], items_x: Sequence[int], n_items: int) -> float:
     """Return how unequally often items are listed, 0 .. 1 - 1 / n_items.
 

@@ -66,7 +66,16 @@ def point_weights(given: Sequence[int]) -> Floats:
     return weights
 
 
-@register("mandcg", About(place=15, wider=(("negative_grades", "signed", (-math.inf, 1.0)),)))
+@register(
+    "mandcg",
+    About(
+        place=15,
+        wider=(("negative_grades", "signed", (-math.inf, 1.0)),),
+        title="mean of average nDCG along a learning curve (MANDCG)",
+        formula="Mean over users; a user's value is the mean nDCG over the points of the learning curve.",
+        edges="A point without a value is left out with its weight; a user without a point is left out.",
+    ),
+)
 def average_points(values_ul: Floats, given: Sequence[int], standing_u: Ints | None = None) -> Floats:
     """Average each user's curve: a user's MANDCG, from NDCG values.
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,16 @@ import numpy.typing as npt
 from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.compiling import compile_with_python_errors
 from recbench_spark.errors import DataError
-from recbench_spark.metrics.kernels.about import ANY, NOT_NEGATIVE, About, register
+from recbench_spark.metrics.kernels.about import (
+    ANY,
+    NO_BINARY,
+    NO_NEGATIVES,
+    NO_POSITIVES,
+    NOT_NEGATIVE,
+    YI,
+    About,
+    register,
+)
 
 SUMS = ("n", "p", "y", "squared", "absolute", "logloss", "unfit")
 """Rows, predictions, outcomes, (p - y)^2, |p - y|, log-loss, rows where log-loss is undefined."""
@@ -174,7 +184,19 @@ def _reason(t: dict[str, float], binary: bool) -> str:
     return "the outcomes do not vary" if binary else "the mean outcome is 0"
 
 
-@value_metric("mse", About("small", place=190, bounds=NOT_NEGATIVE, wide=True))
+describe_error = partial(About, "small", bounds=NOT_NEGATIVE, wide=True)
+"""What errors share: small is best, without an upper bound."""
+
+
+@value_metric(
+    "mse",
+    describe_error(
+        place=190,
+        title="mean squared error (MSE)",
+        formula="Mean of (prediction - outcome)^2.",
+        edges="No value without rows.",
+    ),
+)
 def mse(t: dict[str, Floats]) -> Floats:
     """Mean (p - y)^2.
 
@@ -183,7 +205,15 @@ def mse(t: dict[str, Floats]) -> Floats:
     return t["squared"] / t["n"]
 
 
-@value_metric("rmse", About("small", place=170, bounds=NOT_NEGATIVE, wide=True))
+@value_metric(
+    "rmse",
+    describe_error(
+        place=170,
+        title="root mean squared error (RMSE)",
+        formula="Square root of mean (prediction - outcome)^2.",
+        edges="No value without rows.",
+    ),
+)
 def rmse(t: dict[str, Floats]) -> Floats:
     """Root of MSE, in the outcome's units.
 
@@ -192,7 +222,15 @@ def rmse(t: dict[str, Floats]) -> Floats:
     return np.sqrt(t["squared"] / t["n"])
 
 
-@value_metric("mae", About("small", place=180, bounds=NOT_NEGATIVE, wide=True))
+@value_metric(
+    "mae",
+    describe_error(
+        place=180,
+        title="mean absolute error (MAE)",
+        formula="Mean of |prediction - outcome|.",
+        edges="No value without rows.",
+    ),
+)
 def mae(t: dict[str, Floats]) -> Floats:
     """Mean |p - y|.
 
@@ -203,7 +241,13 @@ def mae(t: dict[str, Floats]) -> Floats:
 
 @value_metric(
     "nmse",
-    About("small", place=200, bounds=NOT_NEGATIVE, wide=True, depends_on_base_rate=True),
+    describe_error(
+        place=200,
+        depends_on_base_rate=True,
+        title="normalised mean squared error (NMSE)",
+        formula="MSE / (g (1 - g)), g = mean outcome; 1 is no better than always predicting g.",
+        edges=NO_BINARY,
+    ),
     binary=True,
 )
 def nmse(t: dict[str, Floats]) -> Floats:
@@ -216,7 +260,18 @@ def nmse(t: dict[str, Floats]) -> Floats:
 
 
 @value_metric(
-    "pe", About("near 0", place=230, bounds=(-1.0, math.inf), wide=True, depends_on_base_rate=True)
+    "pe",
+    About(
+        "near 0",
+        place=230,
+        bounds=(-1.0, math.inf),
+        wide=True,
+        depends_on_base_rate=True,
+        title="prediction error (PE)",
+        formula="mean prediction / mean outcome - 1: 0 is best, above it predictions are too high.",
+        edges="No value if all outcomes are 0.",
+        source=YI,
+    ),
 )
 def pe(t: dict[str, Floats]) -> Floats:
     """mean(p) / g - 1, over- or under-estimation.
@@ -226,7 +281,16 @@ def pe(t: dict[str, Floats]) -> Floats:
     return t["p"] / t["y"] - 1
 
 
-@value_metric("mean_prediction", About("none", bounds=ANY))
+@value_metric(
+    "mean_prediction",
+    About(
+        "none",
+        bounds=ANY,
+        title="mean prediction",
+        formula="Mean of the predictions, to be read beside the mean outcome.",
+        edges="No value without rows.",
+    ),
+)
 def mean_prediction(t: dict[str, Floats]) -> Floats:
     """mean(p), to be read beside mean(y).
 
@@ -235,7 +299,16 @@ def mean_prediction(t: dict[str, Floats]) -> Floats:
     return t["p"] / t["n"]
 
 
-@value_metric("mean_outcome", About("none", bounds=ANY))
+@value_metric(
+    "mean_outcome",
+    About(
+        "none",
+        bounds=ANY,
+        title="mean outcome, the base rate",
+        formula="Mean outcome: a fact about the data.",
+        edges="No value without rows.",
+    ),
+)
 def mean_outcome(t: dict[str, Floats]) -> Floats:
     """g = mean(y), the base rate: a fact about data."""
     return t["y"] / t["n"]
@@ -243,7 +316,13 @@ def mean_outcome(t: dict[str, Floats]) -> Floats:
 
 @value_metric(
     "logloss",
-    About("small", place=210, bounds=NOT_NEGATIVE, wide=True, depends_on_base_rate=True),
+    describe_error(
+        place=210,
+        depends_on_base_rate=True,
+        title="logarithmic loss (log-loss)",
+        formula="Mean of -y ln p - (1 - y) ln(1 - p).",
+        edges="Probabilities are clipped to 2^-52 .. 1 - 2^-52. No value for outcomes other than 0 and 1.",
+    ),
     binary=True,
 )
 def logloss(t: dict[str, Floats]) -> Floats:
@@ -256,7 +335,19 @@ def logloss(t: dict[str, Floats]) -> Floats:
 
 
 @value_metric(
-    "rig", About(place=220, bounds=(-math.inf, 1.0), wide=True, depends_on_base_rate=True), binary=True
+    "rig",
+    About(
+        place=220,
+        bounds=(-math.inf, 1.0),
+        wide=True,
+        depends_on_base_rate=True,
+        title="relative information gain (RIG)",
+        formula="1 - log-loss / H(g), H the entropy of the mean outcome g; 0: no better than always"
+        " predicting g.",
+        edges=NO_BINARY,
+        source=YI,
+    ),
+    binary=True,
 )
 def rig(t: dict[str, Floats]) -> Floats:
     """1 - logloss / H(g), H the entropy.
@@ -319,7 +410,19 @@ def user_bin_sums(
     return sums
 
 
-@register("calibration_error", About("small", place=260))
+@register(
+    "calibration_error",
+    About(
+        "small",
+        place=260,
+        title="expected calibration error (ECE)",
+        formula="Sum over equal-mass bins: (rows in the bin / rows) |mean prediction - mean outcome|.",
+        edges="No value without rows, nor for outcomes other than 0 and 1. Rows with equal predictions share"
+        " a bin: among n sorted predictions those at places n b / bins (rounded down, from 0) are edges. An"
+        " edge belongs to the bin above it, and equal edges are one, so there may be fewer bins.",
+        source="Naeini, Cooper and Hauskrecht 2015, Obtaining well calibrated probabilities",
+    ),
+)
 def calibration_error(sums_bs: Floats) -> Floats:
     """ECE: sum_b (n_b / n) |mean p - mean y|, from bins (..., b, s).
 
@@ -335,10 +438,25 @@ def calibration_error(sums_bs: Floats) -> Floats:
     return _divide(gap, np.where(unfit == 0, n, 0.0))
 
 
-@register("tpr", About())
-@register("fnr", About("small"))
-@register("tnr", About())
-@register("fpr", About("small"))
+@register(
+    "tpr",
+    About(
+        title="true-positive rate (TPR)",
+        formula="Positives predicted at or above a threshold / positives.",
+        edges=NO_POSITIVES,
+    ),
+)
+@register("fnr", About("small", title="false-negative rate (FNR)", formula="1 - TPR.", edges=NO_POSITIVES))
+@register("tnr", About(title="true-negative rate (TNR)", formula="1 - FPR.", edges=NO_NEGATIVES))
+@register(
+    "fpr",
+    About(
+        "small",
+        title="false-positive rate (FPR)",
+        formula="Negatives predicted at or above a threshold / negatives.",
+        edges=NO_NEGATIVES,
+    ),
+)
 def threshold_rates(sums_bs: Floats) -> dict[str, Floats]:
     """TPR, FNR, TNR and FPR for calling p >= t positive.
 

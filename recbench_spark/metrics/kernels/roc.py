@@ -100,7 +100,16 @@ def auc_error(counts: PairCounts) -> float:
     return math.sqrt(spread_x + spread_z)
 
 
-@register("pauc", About(place=250))
+@register(
+    "pauc",
+    About(
+        place=250,
+        title="partial AUC (pAUC)",
+        formula="Area under the ROC curve between two false-positive rates, divided by their difference.",
+        edges="No value without positives or without negatives.",
+        source="McClish 1989, Analyzing a portion of the ROC curve",
+    ),
+)
 def partial_auc(p: Floats, y: Floats, low: float, high: float) -> float:
     """Area under the ROC curve over false-positive rates low..high.
 
@@ -192,7 +201,17 @@ def gauc_parts(offsets: Ints, p: Floats, y: Floats) -> Floats:
     return np.column_stack([value * weight, weight])
 
 
-@register("gauc", About(place=240, wide=True))
+@register(
+    "gauc",
+    About(
+        place=240,
+        wide=True,
+        title="group AUC (GAUC): the AUC within users",
+        formula="Sum over users of AUC x positives / sum of positives.",
+        edges="Users with one kind of outcome are left out.",
+        source="Zhu et al. 2017, Optimized cost per click in Taobao display advertising",
+    ),
+)
 def gauc(sums: Floats) -> float:
     """sum(AUC_u P_u) / sum(P_u) from summed `gauc_parts`, (2,).
 
