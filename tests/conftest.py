@@ -73,6 +73,8 @@ SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
     # The same times on every machine.
     "spark.sql.session.timeZone": "UTC",
+    # Tasks are small: the search for garbage after each one took half of a worker's time.
+    "spark.python.daemon.module": "tests.spark_daemon",
     # Expected failures of Python workers would fill the output with Java stack traces.
     "spark.log.level": "FATAL",
 }

@@ -60,6 +60,7 @@ CHANCES = [1.0, 0.5, 0.25, 0.125]
 FOUR = np.ones(4, dtype=int)
 NAMES = ("ndcg", "recall", "map", "hit", "auc", "mrr")
 PIECES = (1, 3, 17)
+SOME = (1, 3, pytest.param(17, marks=pytest.mark.full))  # small batches take seven times as long
 
 
 def plan(*names: str, **axes: Any) -> MetricPlan:
@@ -292,12 +293,12 @@ def whole(measures: dict[str, Measure]) -> dict[str, list[str]]:
     return results
 
 
-@pytest.mark.parametrize("pieces", PIECES[1:])
+@pytest.mark.parametrize("pieces", SOME[1:])
 def test_in_this_process(measures: Any, whole: Any, pieces: int) -> None:
     assert bits(law.reduce_pieces(measures, cut(make_rows(), pieces))) == whole
 
 
-@pytest.mark.parametrize("pieces", PIECES)
+@pytest.mark.parametrize("pieces", SOME)
 def test_in_tasks_of_this_machine(
     measures: Any, whole: Any, pieces: int, tmp_path: Path, monkeypatch: Any
 ) -> None:

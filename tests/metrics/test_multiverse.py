@@ -24,7 +24,7 @@ from recbench_spark.metrics.multiverse import (
 from recbench_spark.query.local_engine import find_names
 from recbench_spark.ranking.batches import to_rankings
 from recbench_spark.schemas import MULTIVERSE, RANKINGS, RUNS
-from recbench_spark.storage.spark_types import spark_schema
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_sql import query_files
 from tests.nights import DATE, Ran
@@ -110,7 +110,7 @@ def test_the_report_of_two_protocols_by_hand() -> None:
 
 def test_the_question_of_two_protocols_by_hand(spark, tmp_path: Path) -> None:
     """The same halves, asked in SQL over tables: a wins 3 of 4 worlds, then 1 of 4 with one draw."""
-    store = Store(spark, str(tmp_path / "warehouse"))
+    store = ArrowStore(str(tmp_path / "warehouse"))
     values = {("one", "a"): (2, 2, 2, 0), ("one", "b"): (1, 1, 1, 1),
               ("two", "a"): (0.5, 0, 0, 0), ("two", "b"): (0.5, 1, 1, 1)}  # fmt: skip
     worlds = [
@@ -125,11 +125,10 @@ def test_the_question_of_two_protocols_by_hand(spark, tmp_path: Path) -> None:
         {**common, "run_id": f"{suite}-{model}", "suite": suite, "model": model, "split_id": suite}
         for suite, model in values
     ]
-    rows = [tuple(map(run.get, RUNS.names)) for run in runs]
-    for table, values in ((MULTIVERSE, worlds), (RUNS, rows)):
-        store.append(spark.createDataFrame(values, spark_schema(table)), table)
+    store.append([dict(zip(MULTIVERSE.names, world, strict=True)) for world in worlds], MULTIVERSE)
+    store.append(runs, RUNS)
     question = query_files()["how_much_is_the_protocols_doing"]
-    store.install_views(find_names(question))
+    Store(spark, store.root).install_views(find_names(question))
     (row,) = spark.sql(question).collect()
     assert (row.model, row.other, row.protocols, row.worlds) == ("a", "b", 2, 8)
     assert (float(row.share_won), float(row.least), float(row.most)) == (3.5 / 8, 0.5 / 4, 0.75)

@@ -199,7 +199,7 @@ def commits(store: Any, name: str) -> int:
     return DeltaTable(store.location(name)).version()
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.full)])
 def test_a_model_that_fails_in_the_pass_fails_alone(tmp_path: Path, workers: int) -> None:
     evaluation = {**EVALUATION, "metrics": ["ndcg"]}
     chosen = [*models("random"), BROKEN, *models("popular")]

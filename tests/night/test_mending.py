@@ -17,7 +17,7 @@ from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.delta_tables import list_files
 from recbench_spark.storage.store import Store
 from tests.night.test_local_splits import write_log
-from tests.nights import DATE, TINY, run, small
+from tests.nights import DATE, TINY, Ran, copy_warehouse, run, small
 
 
 def read_visible(root: str, table: Table) -> list[str]:
@@ -42,22 +42,32 @@ LOST = ["metrics gone", "split", "user_metrics", "runs", "metrics"]
 
 @pytest.mark.parametrize("lost", ["split", "runs"])
 def test_a_night_on_spark_makes_what_was_lost_again(spark: Any, tmp_path: Path, lost: str) -> None:
-    check_mending(partial(Store, spark, str(tmp_path / "w")), small(**TINY), lost)
+    open_store = partial(Store, spark, str(tmp_path / "w"))
+    assert run(open_store(), small(**TINY)).outcome.exit_code == 0
+    check_mending(open_store, small(**TINY), lost)
+
+
+@pytest.fixture(scope="module")
+def first_night(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """A night of a log in a file, which each test loses in a copy."""
+    folder = tmp_path_factory.mktemp("mending")
+    log = {"name": "log", "reader": "parquet", "path": write_log(folder / "log", 1)}
+    log |= {"duplicates": "keep_last"}
+    return run(ArrowStore(str(folder / "w")), small(**{**TINY, "dataset": log}))
 
 
 @pytest.mark.parametrize("lost", LOST)
-def test_a_night_without_spark_makes_what_was_lost_again(tmp_path: Path, lost: str) -> None:
-    log = {"name": "log", "reader": "parquet", "path": write_log(tmp_path / "log", 1)}
-    log |= {"duplicates": "keep_last"}
-    benchmark = small(**{**TINY, "dataset": log})
-    check_mending(partial(ArrowStore, str(tmp_path / "w")), benchmark, lost)
+def test_a_night_without_spark_makes_what_was_lost_again(
+    first_night: Ran, tmp_path: Path, lost: str
+) -> None:
+    assert first_night.outcome.exit_code == 0
+    copy_warehouse(first_night.store, tmp_path / "w")
+    check_mending(partial(ArrowStore, str(tmp_path / "w")), first_night.benchmark, lost)
 
 
 def check_mending(open_store: Callable[[], Any], benchmark: Benchmark, lost: str) -> None:
-    """A night, loss of some rows, and the night again."""
-    first = run(open_store(), benchmark)
-    root = first.store.root
-    assert first.outcome.exit_code == 0
+    """Loss of some rows of a night, and the night again."""
+    root = open_store().root
     assert find_finished_night(root, benchmark, DATE) is not None
     tables = (METRICS, USER_METRICS, RANKINGS, SPLITS)
     before = {table.name: read_visible(root, table) for table in tables}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,6 +46,7 @@ def label(log: pd.DataFrame, rule: SplitRule, pieces: int = 1) -> pd.DataFrame:
     return made.astype(dict.fromkeys(("user_id", "item_id", "part"), str))
 
 
+@cache
 def shop(seed: int = 3, users: int = 60, rows: int = 4000) -> pd.DataFrame:
     """A shop: a view is 1, a cart 2, a purchase 3; many come again, some in the same second."""
     draw = np.random.default_rng(seed)
@@ -127,6 +129,12 @@ TEMPORAL = [
 ]
 
 
+@cache
+def label_in_pandas(split: Split, cut: tuple[int, int, int] | None) -> pd.Series:
+    """Return the part of each row of the shop."""
+    return cut_in_pandas(shop(), cut) if cut else order_in_pandas(shop(), split, "user_id")
+
+
 @pytest.mark.parametrize("pieces", [1, 3, 17])
 @pytest.mark.parametrize("repeats", ["drop", "keep", "only"])
 @pytest.mark.parametrize(("split", "cut"), TEMPORAL, ids=[split.describe() for split, _ in TEMPORAL])
@@ -136,8 +144,7 @@ def test_a_shop_is_split_as_pandas_does(
     repeats: Literal["drop", "keep", "only"],
     pieces: int,
 ) -> None:
-    log = shop()
-    part = cut_in_pandas(log, cut) if cut else order_in_pandas(log, split, "user_id")
+    log, part = shop(), label_in_pandas(split, cut)
     wanted, counts = settle_in_pandas(log.assign(part=part), repeats)
     rule = plan_rule(split.model_copy(update={"repeats": repeats}), cut)
     assert as_set(label(log, rule, pieces)) == as_set(wanted)

@@ -45,24 +45,31 @@ def folder(request, tmp_path) -> Path:
     return place
 
 
-def put_table(folder: Path, plain: Path) -> str:
-    """Write a table under a plain name and copy it: `deltalake` itself may not know the odd one."""
-    write_deltalake(plain, ROWS, partition_by=["day"])
-    shutil.copytree(plain, folder / "table")
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table under a plain name."""
+    place = tmp_path_factory.mktemp("plain") / "source"
+    write_deltalake(place, ROWS, partition_by=["day"])
+    return place
+
+
+def put_table(folder: Path, source: Path) -> str:
+    """Copy a table to an odd name, which `deltalake` itself may not know."""
+    shutil.copytree(source, folder / "table")
     return str(folder / "table")
 
 
-def test_rows_without_statistics_are_not_counted(tmp_path) -> None:
+def test_rows_without_statistics_are_not_counted(tmp_path, source) -> None:
     """The log of a table may say of no file how many rows it has; then None tells to read them."""
-    place = put_table(tmp_path, tmp_path / "source")
+    place = put_table(tmp_path, source)
     assert count_rows(place, {"day": "2"}) == count_rows(place, {"day": "1 %20"}) == 1
     commit = Path(place, "_delta_log", "00000000000000000000.json")
     commit.write_text(re.sub(r'"stats":"(\\.|[^"\\])*"', '"stats":null', commit.read_text()))
     assert count_rows(place, {"day": "2"}) is None
 
 
-def test_files_of_a_partition_are_where_the_list_says(folder, tmp_path) -> None:
-    place = put_table(folder, tmp_path / "source")
+def test_files_of_a_partition_are_where_the_list_says(folder, source) -> None:
+    place = put_table(folder, source)
     for day, src in (("1 %20", ["a"]), ("2", ["b"])):
         (file,) = list_files(place, {"day": day})
         assert Path(file).is_relative_to(folder)
@@ -74,12 +81,12 @@ def test_files_of_a_partition_are_where_the_list_says(folder, tmp_path) -> None:
     assert rows.column("dst").to_pylist() == ["d"]
 
 
-def test_readers_open_a_table(folder, tmp_path) -> None:
-    place = put_table(folder, tmp_path / "source")
+def test_readers_open_a_table(folder, source) -> None:
+    place = put_table(folder, source)
     assert delta_files.read_rows(place, [("src", "=", "b")]).column("dst").to_pylist() == ["d"]
     assert delta_files.partition_values(place, "day") == ["1 %20", "2"]
     assert delta_files.read_column_values(place, "src") == {"a", "b"}
-    assert read_snapshot(place) == read_snapshot(str(tmp_path / "source"))
+    assert read_snapshot(place) == read_snapshot(str(source))
     assert arrow_files.open_path(place).table.num_rows == arrow_files.estimate_rows(place) == 2
     edges = open_rows(place, ["src", "dst"], "edges", partitions={"day": "2"})
     assert [Path(piece.file).is_relative_to(folder) for piece in edges.pieces] == [True]
@@ -131,10 +138,8 @@ def test_files_of_tasks_are_committed(folder) -> None:
     assert delta_files.read_rows(place).to_pylist() == [{"src": "b", "dst": "d", "day": "2"}]
 
 
-def test_a_vacuum_removes_old_files_that_no_version_names(folder) -> None:
-    place = str(folder / "table")
-    write_deltalake(folder.parent / "source", ROWS, partition_by=["day"])
-    shutil.copytree(folder.parent / "source", place)
+def test_a_vacuum_removes_old_files_that_no_version_names(folder, source) -> None:
+    place = put_table(folder, source)
     kept = list_files(place)
     old, young = Path(place, "day=2", "part-old [1] %20.parquet"), Path(place, "part-young.parquet")
     for file in (old, young):
@@ -146,8 +151,8 @@ def test_a_vacuum_removes_old_files_that_no_version_names(folder) -> None:
     assert sorted(map(str, Path(place).rglob("*.parquet"))) == sorted([str(young), *kept])
 
 
-def test_blocks_of_vectors_are_found(folder, tmp_path) -> None:
-    place = put_table(folder, tmp_path / "source")
+def test_blocks_of_vectors_are_found(folder, source) -> None:
+    place = put_table(folder, source)
     file = delta_files.write_file(ROWS.slice(1), place, {"day": "2"}, ["src"])
     name = f"day=2/{PREFIX}00003of4-x.parquet"
     Path(place, file.path).rename(Path(place, name))
@@ -175,9 +180,9 @@ def test_shared_rows_map_their_files(folder, monkeypatch) -> None:
     assert rows.arrays(build)["x"].tolist() == [1, 2]
 
 
-def test_writers_at_once_lose_nothing(tmp_path) -> None:
+def test_writers_at_once_lose_nothing(tmp_path, source) -> None:
     folder = tmp_path / "100%20[x]"
-    place = put_table(folder, tmp_path / "source")
+    place = put_table(folder, source)
     with pytest.raises(FileExistsError), open_for_write(place) as late:
         assert delta_files.append_rows(place, ROWS, "other")
         write_deltalake(late, ROWS, mode="append")
@@ -198,19 +203,28 @@ def test_one_module_opens_tables_and_few_take_paths_from_spark() -> None:
         assert {name for name, text in texts.items() if re.search(pattern, text)} == allowed, pattern
 
 
-def test_the_line_of_python_that_a_night_prints_reads_the_numbers(folder, tmp_path, capsys) -> None:
-    facts = {"suite": "s", "dataset": "d", "status": "succeeded", "finished_at": 1, "attempt": 1}
-    run = {"run_id": "r", "logical_date": "2026-01-01", "model": "als", "split_id": "x", **facts}
-    number = {"run_id": "r", "metric": "ndcg", "estimator": "holdout", "definition": "v1", "k": 10,
-              "slice_key": "", "part": "test", "value": 0.625, "ci_low": 0.5, "ci_high": 0.75}  # fmt: skip
-    for name, row in (("runs", run), ("metrics", number)):
+FACTS = {"suite": "s", "dataset": "d", "status": "succeeded", "finished_at": 1, "attempt": 1}
+NUMBER = {"run_id": "r", "metric": "ndcg", "estimator": "holdout", "definition": "v1", "k": 10,
+          "slice_key": "", "part": "test", "value": 0.625, "ci_low": 0.5, "ci_high": 0.75}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A warehouse under a plain name, with one run and its number."""
+    place = tmp_path_factory.mktemp("plain") / "results"
+    run = {"run_id": "r", "logical_date": "2026-01-01", "model": "als", "split_id": "x", **FACTS}
+    for name, row in (("runs", run), ("metrics", NUMBER)):
         rows = pa.table({key: pa.array([value]) for key, value in row.items()})
         if name == "metrics":
             rows = rows.drop_columns("slice_key").append_column("slice_key", pa.array([None], pa.string()))
-        write_deltalake(tmp_path / "source" / name, rows)
-    shutil.copytree(tmp_path / "source", folder / "w")
+        write_deltalake(place / name, rows)
+    return place
+
+
+def test_the_line_of_python_that_a_night_prints_reads_the_numbers(folder, results, capsys) -> None:
+    shutil.copytree(results, folder / "w")
     names = ("suite", "dataset", "metric", "estimator", "definition")
-    chosen = {name: {**facts, **number}[name] for name in names}
+    chosen = {name: {**FACTS, **NUMBER}[name] for name in names}
     code = _pandas_command(str(folder / "w"), chosen, 10, date(2026, 1, 1))
     exec(code, {})
     printed = capsys.readouterr().out

@@ -80,6 +80,7 @@ def compare_with_one(tmp_path: Path, capfd, make, alone, engine=None) -> None:
         assert torch.allclose(both.module.state_dict()[name], w, atol=1e-4)
 
 
+@pytest.mark.full
 def test_two_processes_fit_pairs_as_one_does(tmp_path, capfd) -> None:
     compare_with_one(tmp_path, capfd, own_negatives_task, own_negatives_task)
 
