@@ -417,9 +417,10 @@ def user_bin_sums(
         place=260,
         title="expected calibration error (ECE)",
         formula="Sum over equal-mass bins: (rows in the bin / rows) |mean prediction - mean outcome|.",
-        edges="No value without rows, nor for outcomes other than 0 and 1. Rows with equal predictions share"
-        " a bin: among n sorted predictions those at places n b / bins (rounded down, from 0) are edges."
-        " An edge belongs to the bin above it, and equal edges are one, so there may be fewer bins.",
+        edges="No value without rows, nor for outcomes other than 0 and 1. Rows with equal predictions"
+        " share a bin: among n sorted predictions those at places n b / bins (rounded down, from 0) are"
+        " edges. An edge belongs to the bin above it, and equal edges are one, so there may be fewer"
+        " bins.",
         source="Naeini, Cooper and Hauskrecht 2015, Obtaining well calibrated probabilities",
     ),
 )
