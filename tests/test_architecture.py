@@ -53,9 +53,8 @@ UPWARD = {("models/settings.py", "metrics.kernels.about.figure_range")}
 """Imports against the layers: a published figure is checked against its metric, when a file has one."""
 
 WITH_SPARK = {
-    "core": ("randomness",),
     "engine": ("platforms", "sessions", "tasks", "versions"),
-    "evaluation": ("frame_outputs", "rank", "task_devices"),
+    "evaluation": ("frame_outputs", "task_devices"),
     "metrics": ("result",),
     "models": ("adapters.frames", "adapters.mllib_als", "adapters.multiprocess_fit", "fits.distributed"),
     "night": ("night", "standalone_runs"),

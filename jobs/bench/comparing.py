@@ -22,11 +22,11 @@ from pyspark.sql import functions as F
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from jobs.bench.harness import add_output_flag, append_rows, time_call
+from jobs.bench.randomness import uniform
 from recbench_spark import cli
 from recbench_spark.analyses.comparisons.comparisons import compare
 from recbench_spark.analyses.comparisons.differences import ComparedRun, ComparisonGroup, ComparisonPlan
 from recbench_spark.config import Bootstrap
-from recbench_spark.core.randomness import uniform
 from recbench_spark.engine.versions import count_shuffle_tasks
 from recbench_spark.errors import OK
 from recbench_spark.runtime.session import get_session

@@ -25,6 +25,7 @@ from pyspark.sql import functions as F
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from jobs.bench.harness import add_output_flag, append_rows, time_call
+from jobs.bench.randomness import uniform
 from recbench_spark import cli
 from recbench_spark.analyses.exposure import debiased, exposure
 from recbench_spark.analyses.exposure import propensities as fitting
@@ -32,7 +33,6 @@ from recbench_spark.analyses.exposure.estimation_plan import STRATIFIED, Estimat
 from recbench_spark.analyses.exposure.kernels.exposure import WEIGHTED, EstimatorSettings
 from recbench_spark.config import Bootstrap, Propensities, Strata
 from recbench_spark.core.definitions import Definition
-from recbench_spark.core.randomness import uniform
 from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.engine.versions import collect_arrow, make_frame
 from recbench_spark.errors import OK

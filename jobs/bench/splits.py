@@ -35,8 +35,8 @@ from jobs.bench.harness import (
     parse_rows,
     run_process,
 )
+from jobs.bench.randomness import uniform
 from recbench_spark import cli
-from recbench_spark.core.randomness import uniform
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.runtime.session import get_session
 

@@ -67,9 +67,9 @@ def run_own(folder: Path, k: int) -> System:
     """
     from pyspark.sql import functions as F
 
+    from jobs.bench.rank import rank
     from recbench_spark import schemas
     from recbench_spark.config import Evaluation
-    from recbench_spark.evaluation.rank import rank
     from recbench_spark.evaluation.shuffle import PassInputs
     from recbench_spark.night.measure_checks import make_metric_plan
     from recbench_spark.ranking import part_users

@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from jobs.studies.item_graphs import build_bipartite, build_walk_graph
 from recbench_spark import cli
 from recbench_spark.analyses.comparisons.kernels.significance import student_half_width
 from recbench_spark.errors import OK, ConfigError
@@ -46,7 +47,6 @@ from recbench_spark.graphs.kernels.ids import hash_numbers
 from recbench_spark.graphs.kernels.simd import PREFETCH_EDGES
 from recbench_spark.models.networks.factors import UserItemPairs, make_pairs
 from recbench_spark.models.networks.fitting import fit
-from recbench_spark.models.networks.item_graphs import build_bipartite, build_walk_graph
 from recbench_spark.models.networks.layers import GraphNetwork
 from recbench_spark.models.networks.plans import TrainingPlan
 from recbench_spark.models.networks.subgraphs import Adjacency

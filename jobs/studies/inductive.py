@@ -38,6 +38,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from jobs.studies.item_graphs import build_cosine_graph, build_walk_graph
 from jobs.studies.liked_movies import Movies, log_degree, read_movies
 from recbench_spark import cli
 from recbench_spark.analyses.comparisons.kernels.significance import student_half_width
@@ -47,7 +48,6 @@ from recbench_spark.graphs.kernels.forms import LayerForm
 from recbench_spark.graphs.kernels.ids import hash_numbers
 from recbench_spark.models.networks.factors import UserItemPairs, make_pairs
 from recbench_spark.models.networks.fitting import FitResult, fit
-from recbench_spark.models.networks.item_graphs import build_cosine_graph, build_walk_graph
 from recbench_spark.models.networks.layers import GraphNetwork
 from recbench_spark.models.networks.plans import TrainingPlan
 from recbench_spark.models.networks.subgraphs import Adjacency

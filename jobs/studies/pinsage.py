@@ -33,6 +33,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from jobs.studies.item_graphs import build_bipartite, build_visit_graph, find_visited_items
+from jobs.studies.layerwise import embed_by_layer
 from jobs.studies.liked_movies import log_degree, read_movies
 from jobs.studies.planted_communities import HELD_OUT, SPLIT_SEED, VERSION, PlantedWorld, generate_world
 from recbench_spark import cli
@@ -49,13 +51,7 @@ from recbench_spark.models.networks.factors import (
     split_pairs,
 )
 from recbench_spark.models.networks.fitting import fit
-from recbench_spark.models.networks.item_graphs import (
-    build_bipartite,
-    build_visit_graph,
-    find_visited_items,
-)
 from recbench_spark.models.networks.layers import GraphNetwork
-from recbench_spark.models.networks.layerwise import embed_by_layer
 from recbench_spark.models.networks.plans import TrainingPlan
 from recbench_spark.models.networks.subgraphs import Adjacency
 from recbench_spark.models.networks.tasks import (

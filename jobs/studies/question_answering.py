@@ -8,7 +8,7 @@
 The tasks are those of `jobs.studies.question_worlds`, after tasks 1, 2, 6, 12 and 15 of bAbI, with
 sentences of our own. `joint` is one network for all five, trained on all their questions. Training is the
 authors' (Sukhbaatar et al. 2015): position and temporal encoding, a linear start with 20 epochs at half
-the rate, then 100 epochs; 10 % empty entries; see `models.networks.answers.AnswerPlan`. All weight seeds
+the rate, then 100 epochs; 10 % empty entries; see `jobs.studies.answers.AnswerPlan`. All weight seeds
 have the same stories; 1,000 further stories for each task are the test.
 
 Compared are errors by hops, tying and number of questions. A fit is a line in the output file, with its
@@ -30,10 +30,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jobs.studies.answers import AnswerPlan, Questions, fit_answers, measure_error
 from jobs.studies.question_worlds import TASKS, QuestionSet, number_stories, write_stories
 from recbench_spark import cli
 from recbench_spark.errors import OK, DataError
-from recbench_spark.models.networks.answers import AnswerPlan, Questions, fit_answers, measure_error
 from recbench_spark.models.networks.memory import TYINGS, MemoryNetwork, MemoryShape, WordBags
 from recbench_spark.runtime.journal import Journal
 

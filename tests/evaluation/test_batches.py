@@ -245,7 +245,7 @@ def test_functions_of_batches_load_no_spark() -> None:
 @pytest.mark.parametrize("kind", ["lists", "model"])
 def test_the_same_rankings_by_spark(spark: Any, tmp_path: Path, kind: str) -> None:
     """Rankings alone; `tests/engine/test_law.py` has what follows from them."""
-    from recbench_spark.evaluation.rank import RANKING
+    from jobs.bench.rank import RANKING
 
     table, ranked = users(), partial(rank_batches, PLAN.request())
     if kind == "model":
@@ -267,7 +267,7 @@ def _wrap(ranked: Any) -> Any:
 def test_rows_of_rankings_are_those_of_the_table(spark) -> None:
     from pyspark.sql import types as T
 
-    from recbench_spark.evaluation.rank import RANKING
+    from jobs.bench.rank import RANKING
 
     from_ddl = T.StructType.fromDDL(schemas.to_ddl(schemas.RANKED_USERS))
     assert [(f.name, f.dataType) for f in from_ddl] == [(f.name, f.dataType) for f in RANKING]

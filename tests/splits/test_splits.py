@@ -16,8 +16,8 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from jobs.bench.randomness import hash_keys, uniform
 from recbench_spark.config import Split
-from recbench_spark.core.randomness import hash_keys, uniform
 from recbench_spark.errors import DataError, ProtocolError
 from recbench_spark.schemas import ABSENT, ID_KIND
 from recbench_spark.splits.windows import find_time

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jobs.bench.rank import rank
 from recbench_spark.analyses.exposure import debiased, exposure
 from recbench_spark.analyses.exposure import propensities as fitting
 from recbench_spark.analyses.exposure.debiased import missing_estimates, propose_strata
@@ -46,7 +47,6 @@ from recbench_spark.engine.measures import reduce_pieces
 from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.engine.versions import make_frame
 from recbench_spark.errors import ConfigError, DataError
-from recbench_spark.evaluation.rank import rank
 from recbench_spark.evaluation.shuffle import PassInputs
 from recbench_spark.metrics import accuracy
 from recbench_spark.models.adapters.baselines import train_popular

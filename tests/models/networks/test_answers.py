@@ -9,9 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from jobs.studies.question_worlds import QuestionSet, number_stories, write_stories
-from recbench_spark.errors import ConfigError
-from recbench_spark.models.networks.answers import (
+from jobs.studies.answers import (
     AnswerPlan,
     AnswerSteps,
     Questions,
@@ -19,6 +17,8 @@ from recbench_spark.models.networks.answers import (
     fit_answers,
     measure_error,
 )
+from jobs.studies.question_worlds import QuestionSet, number_stories, write_stories
+from recbench_spark.errors import ConfigError
 from recbench_spark.models.networks.memory import TYINGS, MemoryNetwork, MemoryShape, WordBags
 
 

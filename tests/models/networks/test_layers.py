@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from jobs.studies.layerwise import embed_by_layer
 from recbench_spark.errors import ConfigError
 from recbench_spark.graphs.kernels.forms import AGGREGATORS, LayerForm
 from recbench_spark.graphs.kernels.ids import hash_numbers
@@ -15,7 +16,6 @@ from recbench_spark.graphs.kernels.layers import make_layers, model_weight_shape
 from recbench_spark.graphs.kernels.samples import draw_nodes
 from recbench_spark.models.networks import tasks
 from recbench_spark.models.networks.layers import GraphNetwork, unit_rows
-from recbench_spark.models.networks.layerwise import embed_by_layer
 from recbench_spark.models.networks.subgraphs import (
     Adjacency,
     all_neighbours,

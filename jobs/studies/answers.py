@@ -16,13 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from jobs.studies.answer_gradients import HopPlaces, MemoryWeights, add_gradients, list_words
 from recbench_spark.errors import ConfigError
-from recbench_spark.models.networks.answer_gradients import (
-    HopPlaces,
-    MemoryWeights,
-    add_gradients,
-    list_words,
-)
 from recbench_spark.models.networks.memory import MemoryNetwork, WordBags
 
 Entries = npt.NDArray[np.int64]
