@@ -1,4 +1,4 @@
-"""What an addition costs: each is made in a copy of the package, in as few files as ARCHITECTURE says."""
+"""Additions: each is made in a copy of the package, in as few files as ARCHITECTURE says."""
 
 from __future__ import annotations
 

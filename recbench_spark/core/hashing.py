@@ -111,9 +111,9 @@ def hash_numbers(values_r: npt.NDArray[Any], hashes_r: Hashes) -> Hashes:
 
 
 def place_hashes(hashes_r: Hashes) -> npt.NDArray[np.float64]:
-    """Return numbers in [0, 1), as `randomness.uniform`.
+    """Return numbers in [0, 1) with 53 random bits.
 
-    They have 53 random bits.
+    Spark gives the same by `shiftrightunsigned(xxhash64(...), 11) * 2^-53`.
     """
     return (hashes_r >> np.uint64(11)).astype(np.float64) * 2.0**-53
 

@@ -266,7 +266,7 @@ def _set_part(rows: pa.Table, labelled: pa.DictionaryArray) -> pa.Table:
 class Draws:
     """Hashes of rows' ids under a seed, computed on demand.
 
-    They are as in `randomness.hash_keys`. A row's label does not depend on how its log is stored: ids are
+    They are what Spark's `xxhash64` gives for ids and seed. A row's label does not depend on how its log is stored: ids are
     hashed as texts.
     """
 
