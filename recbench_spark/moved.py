@@ -20,6 +20,7 @@ MOVED = {
     "adhoc.compare": "evaluation.compare",
     "adhoc.evaluate": "evaluation.evaluate",
     "adhoc.in_process": "evaluation.in_process",
+    "benchmark": "night.run_night",
     "config.models": "models.settings",
     "config.replay": "auctions.settings",
     "data.auction_worlds": "auctions.worlds",

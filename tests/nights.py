@@ -12,12 +12,12 @@ from typing import Any
 
 import pandas as pd
 
-from recbench_spark.benchmark import NightOutcome, run_night
 from recbench_spark.config import Benchmark, parse
 from recbench_spark.core.inputs import pin_inputs
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.night.night import BenchmarkNight, open_night
 from recbench_spark.night.run_keys import hash_split
+from recbench_spark.night.run_night import NightOutcome, run_night
 from recbench_spark.night.runners import require_local_night
 from recbench_spark.night.split import prepare_split
 from recbench_spark.query import local_engine

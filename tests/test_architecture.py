@@ -43,7 +43,6 @@ TOP = {
     "errors": "core",
     "moved": "core",
     "readers": "core",
-    "benchmark": "night",
     "cli": "commands",
     "__main__": "commands",
 }
@@ -249,8 +248,8 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
         ("night/night.py", "from recbench_spark.sources import identity", True),
         ("evaluation/evaluate.py", "from recbench_spark.night import results", False),
         ("models/adapters/means.py", "from recbench_spark.night import night", False),
-        ("benchmark.py", "from jobs import nightly", False),
-        ("benchmark.py", "from recbench_spark.commands import nightly", False),
+        ("night/run_night.py", "from jobs import nightly", False),
+        ("night/run_night.py", "from recbench_spark.commands import nightly", False),
         ("config/loading.py", "import delta.tables", False),
         ("reports/build.py", "import pyspark", False),
     ],
@@ -292,7 +291,7 @@ LAZY_FILES = {
     "recbench_spark/evaluation/input_tables.py": "loads Spark for frames",
     "recbench_spark/evaluation/outputs.py": "loads Spark for frames",
     "recbench_spark/evaluation/evaluate.py": "the call chooses its engine, and loads no other",
-    "recbench_spark/benchmark.py": "loads Spark for steps that it alone does",
+    "recbench_spark/night/run_night.py": "loads Spark for steps that it alone does",
     "recbench_spark/night/night.py": "loads Spark for what it alone reads",
     "recbench_spark/cli.py": "loads Spark, to cancel its jobs",
     "recbench_spark/models/settings.py": "figures of metrics need numba and scipy, other settings do not",
@@ -530,8 +529,7 @@ def test_steps_of_a_night_return_rows() -> None:
     calls = {
         f"{name}: {node.attr}"
         for name, tree, _ in parse_files()
-        if name.startswith("recbench_spark/night/")
-        or name in ("recbench_spark/benchmark.py", "recbench_spark/storage/commits.py")
+        if name.startswith("recbench_spark/night/") or name == "recbench_spark/storage/commits.py"
         for node in list_nodes(tree)
         if isinstance(node, ast.Attribute) and node.attr in WRITING
         if node.attr != "append" or ast.unparse(node.value).endswith(("store", "warehouse"))

@@ -21,7 +21,6 @@ import pyarrow.parquet as pq
 from jobs.bench.harness import time_call
 from jobs.bench.storages import Stage
 from recbench_spark import schemas
-from recbench_spark.benchmark import run_night
 from recbench_spark.config import Benchmark, parse
 from recbench_spark.core.hashed_ids import hash_ids
 from recbench_spark.errors import DataError
@@ -29,6 +28,7 @@ from recbench_spark.models.adapters.model_adapter import ModelAdapter, SplitData
 from recbench_spark.models.settings import ModelConfig
 from recbench_spark.night.batched_evaluation import MODELS_AT_ONCE_SETTING
 from recbench_spark.night.night import open_night
+from recbench_spark.night.run_night import run_night
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.blocks import PieceRows

@@ -33,12 +33,12 @@ from recbench_spark.errors import OK, ConfigError, DataError, FallbackToSpark
 if __name__ != "flags":
     import pyarrow as pa
 
-    from recbench_spark.benchmark import run_night
     from recbench_spark.commands.runners import run_job
     from recbench_spark.commands.table_descriptions import describe_table
     from recbench_spark.commands.warehouses import require_warehouse
     from recbench_spark.config.placeholders import fill_placeholders
     from recbench_spark.night.benchmark_checks import check_benchmark
+    from recbench_spark.night.run_night import run_night
     from recbench_spark.night.runners import NIGHT_TABLES, choose_job_runner, count_log, count_no_log
     from recbench_spark.runtime.journal import Journal
     from recbench_spark.schemas import BOARD_DECISIONS, BOARDS, SUBMISSIONS

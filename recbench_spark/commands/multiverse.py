@@ -78,7 +78,7 @@ def choose_engine(args: argparse.Namespace, protocols: list[Benchmark]) -> tuple
 
 def run_protocols(args: argparse.Namespace, protocols: list[Benchmark], store: FileTables) -> int:
     """Run a night for each protocol; nights that have run are not run again."""
-    from recbench_spark.benchmark import run_night  # noqa: PLC0415
+    from recbench_spark.night.run_night import run_night  # noqa: PLC0415
 
     journal, failed = Journal(), {}
     for n, benchmark in enumerate(protocols, start=1):

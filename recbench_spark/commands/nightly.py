@@ -187,7 +187,7 @@ def run_one_night(
     args: argparse.Namespace, store: FileTables, benchmark: Benchmark, day: date, journal: Journal
 ) -> NightOutcome:
     """Run a night in a warehouse. The placeholders of `benchmark` are already filled."""
-    from recbench_spark.benchmark import run_night  # noqa: PLC0415
+    from recbench_spark.night.run_night import run_night  # noqa: PLC0415
     from recbench_spark.night.tracking import log_night  # noqa: PLC0415
     from recbench_spark.tuning.credit import credit_searches  # noqa: PLC0415
 

@@ -266,8 +266,8 @@ def _set_part(rows: pa.Table, labelled: pa.DictionaryArray) -> pa.Table:
 class Draws:
     """Hashes of rows' ids under a seed, computed on demand.
 
-    They are what Spark's `xxhash64` gives for ids and seed. A row's label does not depend on how its log is stored: ids are
-    hashed as texts.
+    They are what Spark's `xxhash64` gives for ids and seed. A row's label does not depend on how its log is
+    stored: ids are hashed as texts.
     """
 
     def __init__(self, rows: pa.Table, seed: int) -> None:

@@ -15,12 +15,12 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark import benchmark as nights
 from recbench_spark.config import Benchmark, Dataset, Evaluation, ModelConfig, SearchSettings, Split, digest
 from recbench_spark.engine.local import ROWS_PER_TASK
 from recbench_spark.errors import ConfigError
 from recbench_spark.models.fits.tasks import FitTask, name_settings
 from recbench_spark.models.rating.kinds import learner_settings, model_seed
+from recbench_spark.night import run_night as nights
 from recbench_spark.night.benchmark_checks import check_benchmark
 from recbench_spark.night.measure_checks import parse_headline
 from recbench_spark.night.night import (

@@ -18,12 +18,12 @@ import pytest
 import yaml
 
 from recbench_spark import __version__, cli
-from recbench_spark.benchmark import run_night
 from recbench_spark.commands import estimate, evaluate, maintain, nightly, propensity, split
 from recbench_spark.commands import nightly as backfill
 from recbench_spark.commands.nightly import check_item_features
 from recbench_spark.config import make_benchmark
 from recbench_spark.errors import ConfigError, Interrupted
+from recbench_spark.night.run_night import run_night
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import RUNS
 from recbench_spark.storage.scratch import SCRATCH

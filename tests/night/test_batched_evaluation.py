@@ -15,7 +15,6 @@ import pandas as pd
 import pytest
 from deltalake import DeltaTable
 
-from recbench_spark.benchmark import run_night
 from recbench_spark.config import ModelConfig
 from recbench_spark.errors import ConfigError, StoreError
 from recbench_spark.models.adapters.baselines import RandomAdapter
@@ -28,6 +27,7 @@ from recbench_spark.night.batched_evaluation import (
     read_models_per_pass,
 )
 from recbench_spark.night.night import open_night
+from recbench_spark.night.run_night import run_night
 from recbench_spark.ranking.kernels.scorers import Scorer
 from recbench_spark.ranking.sources import HashSource, Strings
 from recbench_spark.runtime.journal import Journal

@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recbench_spark.benchmark import run_night
 from recbench_spark.commands import nightly as job
 from recbench_spark.config import Benchmark
 from recbench_spark.engine import local
 from recbench_spark.errors import ConfigError, FallbackToSpark
 from recbench_spark.night import runners
+from recbench_spark.night.run_night import run_night
 from recbench_spark.night.runners import choose_runner
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import COMPARISONS, RUNS

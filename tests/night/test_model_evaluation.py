@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 import recbench_spark
-from recbench_spark.benchmark import open_night
 from recbench_spark.config import CandidateDraw
+from recbench_spark.night.run_night import open_night
 from recbench_spark.night.split import prepare_split
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHECKS, ITEMS, RANKINGS, SPLITS

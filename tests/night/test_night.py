@@ -18,9 +18,9 @@ import pandas as pd
 import pytest
 from deltalake import DeltaTable
 
-from recbench_spark import benchmark as story
 from recbench_spark.config import Provenance
 from recbench_spark.errors import ConfigError, DataError, MissingError, StoreError
+from recbench_spark.night import run_night as story
 from recbench_spark.night import split
 from recbench_spark.night.batched_evaluation import MODELS_AT_ONCE_SETTING
 from recbench_spark.night.benchmark_checks import check_benchmark

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from recbench_spark import benchmark as benchmark_night
 from recbench_spark import cli
 from recbench_spark.cli import read_error
 from recbench_spark.commands import multiverse, nightly
 from recbench_spark.commands import multiverse as multiverse_work
 from recbench_spark.errors import ConfigError, Interrupted
+from recbench_spark.night import run_night as benchmark_night
 from recbench_spark.night.night_states import record_state
 from recbench_spark.night.night_status import night_file
 from recbench_spark.night.result_files import NightStateRecord

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import functions as F
 
-from recbench_spark.benchmark import run_night
 from recbench_spark.config import Benchmark, load_benchmark, parse
 from recbench_spark.engine.local import LocalEngine
 from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, SchemaError
+from recbench_spark.night.run_night import run_night
 from recbench_spark.query.local_engine import find_names
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import ITEMS, MANIFESTS, RANKINGS, REJECTS

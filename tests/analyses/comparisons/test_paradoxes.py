@@ -19,13 +19,13 @@ import pytest
 from recbench_spark.analyses.comparisons import flips, paradoxes
 from recbench_spark.analyses.comparisons.differences import ComparedRun
 from recbench_spark.analyses.comparisons.flips import ModelPair
-from recbench_spark.benchmark import run_night
 from recbench_spark.config import Benchmark, Bootstrap, parse
 from recbench_spark.core.definitions import Definition
 from recbench_spark.core.resampling import poisson_weights
 from recbench_spark.errors import ConfigError
 from recbench_spark.metrics import accuracy
 from recbench_spark.night.paradoxes import find_paradoxes
+from recbench_spark.night.run_night import run_night
 from recbench_spark.reports import make_disagreements
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import FLIPS, PARADOXES, RANKINGS
