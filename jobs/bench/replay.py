@@ -147,7 +147,7 @@ def measure_passes(log: AuctionParts, replicates: int, measure: Callable[..., An
 def measure_job(args: argparse.Namespace) -> Iterator[harness.Row]:
     """Yield seconds and memory of three runs with Spark.
 
-    They are: with the layout, a second model, four points.
+    The runs are: with the layout, a second model, four points.
     """
     tables = make_tables(args.spark.absolute(), args.auctions, args.pieces)
     one = {**{name: [value] for name, value in POINT.items()}, "exponent": [1]}

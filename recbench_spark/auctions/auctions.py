@@ -264,7 +264,7 @@ class BadRows:
     def refuse(self, settings: AuctionLog, where: str) -> None:
         """Raise DataError for bad rows, unless the settings reject them.
 
-        It is also raised if no auction is good.
+        The error is also raised if no auction is good.
         """
         if self.reasons and settings.bad_rows == "fail":
             raise self._make_error(where)

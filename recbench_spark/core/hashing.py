@@ -113,7 +113,7 @@ def hash_numbers(values_r: npt.NDArray[Any], hashes_r: Hashes) -> Hashes:
 def place_hashes(hashes_r: Hashes) -> npt.NDArray[np.float64]:
     """Return numbers in [0, 1), as `randomness.uniform`.
 
-    They have 53 random bits.
+    A number has 53 random bits.
     """
     return (hashes_r >> np.uint64(11)).astype(np.float64) * 2.0**-53
 

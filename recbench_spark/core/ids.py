@@ -157,7 +157,7 @@ def decode_dictionary(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | p
 def _plain(kind: pa.DataType) -> pa.DataType:
     """Return a value type that Arrow can index.
 
-    It has no such function for text views.
+    Arrow has no such function for text views.
     """
     return pa.large_string() if pa.types.is_string_view(kind) else kind
 
@@ -340,7 +340,7 @@ class IdOverlap:
     def share(self) -> float:
         """Share of the smaller side's ids also on the other.
 
-        It is 1 without ids.
+        The share is 1 without ids.
         """
         return self.common / min(self.n) if min(self.n) else 1.0
 

@@ -123,7 +123,7 @@ def _bytes_per_user(member: Member) -> int:
 def list_sides(inputs: PassInputs, request: RankingRequest) -> list[Side]:
     """List the tables needed by tasks about their users.
 
-    They are users, candidates, and what models know about them.
+    The sides are users, candidates, and what models know about them.
     """
     models = [one for one in inputs.ranked if not isinstance(one, GivenRows)]
     names = inputs.users.names

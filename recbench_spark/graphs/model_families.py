@@ -63,7 +63,7 @@ SAME_MODEL = "give tonight's model the values of the earlier one, or run without
 def list_settings(settings: GraphModel, weighted: WeightedLayers) -> dict[str, str]:
     """Return the settings a model's numbers depend on.
 
-    Their names are those in a model file.
+    Setting names are those in a model file.
     """
     features = settings.features.model_dump(exclude={"path", "missing", "dims"})
     named: dict[str, Any] = {f"features.{name}": value for name, value in features.items()}

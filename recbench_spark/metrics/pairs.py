@@ -88,7 +88,7 @@ def pair_measure(ks: Sequence[int]) -> Measure:
 def total_batches(ks: Sequence[int], batches: Batches) -> Batches:
     """Build one row of `TOTALS` from a task's queries.
 
-    It has queries, pairs, summed values, and the queries' means and their squares, summed.
+    The row has queries, pairs, summed values, and the queries' means and their squares, summed.
     """
     total = sums.exact_sums(np.zeros((0, totals_columns(ks))))
     for batch in batches:

@@ -348,10 +348,10 @@ def find_night_scales(night: BenchmarkNight, metrics: Iterable[str]) -> dict[str
 def list_earlier_looks(night: BenchmarkNight, plan: ComparisonPlan) -> Iterator[dict[str, Any]]:
     """Yield every pair's last comparison on each earlier split.
 
-    Each is one look, in this suite. A night on the same split uses the same users and items, and is no
-    new look. `HASH.1` is the split `HASH`, made again after retention removed it. Comparisons between
-    runs with other revisions do not count either: the same log would be counted twice, under two names
-    and with two kinds of numbers. The driver holds a row for each pair, number and split.
+    Each comparison is one look, in this suite. A night on the same split uses the same users and items, and
+    is no new look. `HASH.1` is the split `HASH`, made again after retention removed it. Comparisons between
+    runs with other revisions do not count either: the same log would be counted twice, under two names and
+    with two kinds of numbers. The driver holds a row for each pair, number and split.
     """
     tonight_ids = {run.run_id for run in plan.runs if run.logical_date == night.logical_date}
     own_ids = tonight_ids | {number.owner for number in plan.numbers if number.run_id in tonight_ids}

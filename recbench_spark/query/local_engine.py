@@ -78,7 +78,7 @@ REFUSED_FUNCTIONS = frozenset(
 def is_portable(name: str, sql: str) -> bool:
     """Check whether a named query returns the same rows here.
 
-    Their order is the same, too: `tests/jobs/test_query.py`.
+    The order of rows is the same, too: `tests/jobs/test_query.py`.
     """
     return name not in INEXACT_QUESTIONS and not any(words in sql for words in SPARK_ONLY)
 

@@ -155,7 +155,7 @@ class ColumnNames:
     ) -> None:
         """Refuse lists whose only scores are ratings beside times.
 
-        They look like rows from a log.
+        Such lists look like rows from a log.
 
         Raises:
             SchemaError: they do; the hint says how to take the column as it is.

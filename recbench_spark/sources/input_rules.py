@@ -125,7 +125,7 @@ def _warn_other_spelling(
 def name_known_items(kind: str) -> str:
     """Return words for the items which an evaluation knows.
 
-    They come from vectors, or from training and the rows.
+    The items come from vectors, or from training and the rows.
     """
     return "item embeddings" if kind == "embeddings" else f"train and {kind}"
 

@@ -222,7 +222,7 @@ def _holds_rows(field: str, place: int, sep: str, width: int) -> bool:
 def read_names(lines: Sequence[str], sep: str, path: str, quotes: Quotes | None = RFC_4180) -> list[str]:
     """Return the names in the first line, as Spark does.
 
-    It names columns without a name, and numbers repeated names.
+    Spark names columns without a name, and numbers repeated names.
 
     >>> read_names([",user_id,x,X"], ",", "log.csv")
     ['_c0', 'user_id', 'x2', 'X3']

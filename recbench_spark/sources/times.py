@@ -95,7 +95,7 @@ weeks of 1970.
 def guess_unit(number: float) -> str | None:
     """Guess a number's unit for times from 1990 to 2099.
 
-    It is s, ms, us, ns or None.
+    The result is s, ms, us, ns or None.
     """
     units = {**MICROS_PER_UNIT, "ns": 0.001}
     fits = [unit for unit, factor in units.items() if FIRST_LOGS <= number * factor < LATEST]

@@ -104,7 +104,7 @@ class SplitRule:
     def owner(self) -> Literal["user_id", "item_id"]:
         """The id column whose rows a task must hold completely.
 
-        It has users, or held-out items.
+        The owners are users, or held-out items.
         """
         return "item_id" if self.by_owner and self.held_out and self.held_out.of == "items" else "user_id"
 
@@ -112,7 +112,7 @@ class SplitRule:
     def tie(self) -> Literal["user_id", "item_id"]:
         """The column which decides between an owner's equal keys.
 
-        Such keys are equal times, for example.
+        Equal keys are equal times, for example.
         """
         return "item_id" if self.owner == "user_id" else "user_id"
 
@@ -266,8 +266,8 @@ def _set_part(rows: pa.Table, labelled: pa.DictionaryArray) -> pa.Table:
 class Draws:
     """Hashes of rows' ids under a seed, computed on demand.
 
-    They are as in `randomness.hash_keys`. A row's label does not depend on how its log is stored: ids are
-    hashed as texts.
+    The hashes are those of `randomness.hash_keys`. A row's label does not depend on how its log is stored:
+    ids are hashed as texts.
     """
 
     def __init__(self, rows: pa.Table, seed: int) -> None:
@@ -282,7 +282,7 @@ class Draws:
     def deal_hashes(self) -> Hashes:
         """The hash of (user, item, `deal`), for dealing out parts.
 
-        It differs from the hash that orders the rows.
+        This hash differs from the one that orders the rows.
         """
         return self._hash_columns("user_id", "item_id", word=b"deal")
 

@@ -53,7 +53,7 @@ def _time_fact(name: str, micros: int, zone: tzinfo) -> Fact:
 def list_age_facts(facts: Iterable[Mapping[str, Any]], day: date, zone: tzinfo) -> list[Fact]:
     """Return how old a log is when a day ends.
 
-    Both its ends have an age, in days of 24 hours.
+    Both ends of the log have an age, in days of 24 hours.
 
     Args:
         facts: rows in the manifest.

@@ -71,8 +71,8 @@ def find_schema_place(spark: SparkSession, schema: str) -> str | None:
 def require_address(spark: SparkSession, schema: str, place: str) -> None:
     """Check that a schema's metastore has the S3 server's address.
 
-    It is the server to which the job writes. A metastore copies Hadoop's settings when the session begins,
-    and reads no address from the environment.
+    The server is the one to which the job writes. A metastore copies Hadoop's settings when the session
+    begins, and reads no address from the environment.
 
     Raises:
         StoreError: it lacks the address; the hint has the settings.

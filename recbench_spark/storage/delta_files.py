@@ -57,7 +57,7 @@ class ConflictError(Exception):
 class File(NamedTuple):
     """One Parquet file in a table, with its partition.
 
-    Its size is in bytes; its notes come from its task (NOTES).
+    `size` is in bytes; `notes` come from the file's task (NOTES).
     """
 
     path: str
@@ -254,7 +254,7 @@ Filters = Sequence[tuple[str, str, Any]]
 def can_append(folder: str, version: int = CHECKED_VERSION) -> bool:
     """Check whether `append_rows` may write, by the writer version.
 
-    It must not exceed `version`.
+    The table's version must not exceed `version`.
     """
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 

@@ -41,7 +41,7 @@ class FolderTree:
     def delete_folder(self, key: str) -> None:
         """Delete a file, or a folder with its content.
 
-        It need not exist.
+        A missing file or folder is no error.
         """
         raise NotImplementedError
 

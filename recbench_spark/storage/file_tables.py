@@ -355,8 +355,8 @@ class FileTables:
     ) -> list[table_upkeep.LostFile]:
         """List a table's lost files, of all or some partitions.
 
-        Its first column's values choose partitions. A catalog where Spark writes keeps its files' names to
-        itself: there none is looked for.
+        The values of the table's first column choose partitions. A catalog where Spark writes keeps its
+        files' names to itself: there none is looked for.
         """
         if self.in_catalog or not self.exists(table.name):
             return []
@@ -391,8 +391,8 @@ class FileTables:
     def find_use_time(self, seconds: float) -> float:
         """Return since when data may be in use.
 
-        It is some seconds ago, or the start of the longest job at work, by the storage's clock. On object
-        storage no mark tells what is at work.
+        The time is some seconds ago, or the start of the longest job at work, by the storage's clock. On
+        object storage no mark tells what is at work.
         """
         began = oldest_work(self.folder) if self.folder is not None else None
         ago = self.read_clock() - seconds
@@ -401,8 +401,8 @@ class FileTables:
     def delete_orphans(self, older_than: str) -> None:
         """Delete rows of old runs without success.
 
-        They began before a time stamp and are not at work, as living processes tell. A run id's time stamp
-        is from its host's clock.
+        Such runs began before a time stamp and are not at work, as living processes tell. A run id's time
+        stamp is from its host's clock.
         """
         at_work = set() if self.folder is None else runs_at_work(self.folder)
         known = map_together(self.root, self.exists, RESULT_TABLES)

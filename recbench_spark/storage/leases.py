@@ -95,7 +95,7 @@ class Lease:
     def publish(self) -> None:
         """Rename the work folder to its target.
 
-        It must hold a file.
+        The work folder must hold a file.
 
         Raises:
             StoreError: as `require`.

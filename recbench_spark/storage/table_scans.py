@@ -116,7 +116,7 @@ def _drop_bounds(group: ds.ParquetFileFragment) -> ds.ParquetFileFragment:
 def query_delta(path: str) -> pa.RecordBatchReader:
     """Read a Delta table's rows once, by its own engine.
 
-    This engine knows deleted rows and renamed columns.
+    The engine knows deleted rows and renamed columns.
 
     Raises:
         DataError: it does not know the table's features; the message names them.
@@ -242,7 +242,7 @@ def find_partition(path: str) -> TablePartition | None:
 def is_delta_table(place: str) -> bool:
     """Check whether a place is a Delta table's folder.
 
-    It is a path of this machine, or a URI of object storage.
+    The place is a path of this machine, or a URI of object storage.
     """
     if is_object_storage(place):
         return holds_files(join_uri(place, LOG))

@@ -287,7 +287,7 @@ def _measure(place: str, files: Sequence[str]) -> list[int | None]:
 def forget_files(place: str, files: Sequence[str]) -> None:
     """Remove lost files from a table's log, in one version.
 
-    Its other rows stay.
+    Other rows of the table stay.
 
     Raises:
         ConflictError, StoreError: as `delta_files.delete_rows`.

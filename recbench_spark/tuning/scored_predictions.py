@@ -62,7 +62,7 @@ def count_pairs(tables: Iterable[pa.Table]) -> Any:
 def join_truth(store: FileTables, log: FoldedLog, bundle: Bundle, path: Path) -> TaskRows:
     """Join every held-out pair with its prediction, as PAIR_COLUMNS.
 
-    This takes one shuffle of log and bundle, by user. Each pair must have one prediction, from the fold
+    The join takes one shuffle of log and bundle, by user. Each pair must have one prediction, from the fold
     that holds it out.
     """
     names = pq.read_schema(path).names

@@ -77,7 +77,7 @@ def read_predictions(
 ) -> tuple[pa.Table, Row]:
     """Read a model's predictions for every fold.
 
-    They are from its lowest seed; one of its rows in `fits` comes along. The model was fitted by
+    The predictions are from the lowest seed; one of its rows in `fits` comes along. The model was fitted by
     `recbench benchmark`.
 
     Raises:
@@ -108,7 +108,7 @@ def read_predictions(
 def _require_files(store: FileTables, model: str, folders: Sequence[str]) -> None:
     """Refuse fits whose predictions were removed by retention.
 
-    Their rows in `fits` still exist.
+    The rows of such fits in `fits` still exist.
     """
     missing = [place for place in folders if store.is_file_storage and not holds_files(place)]
     if missing:

@@ -268,7 +268,7 @@ def _dense_contributions(rows: pa.Table, plan: FlipPlan) -> Iterator[tuple[pa.Ar
 class FlipSearch:
     """One pair's search so far.
 
-    It has the verdict's sign, the sum to exceed, and the last crossing.
+    The state has the verdict's sign, the sum to exceed, and the last crossing.
     """
 
     sign: int
@@ -290,7 +290,7 @@ _STARTS = pa.schema({"pair": pa.int32(), **dict.fromkeys(("total", "n", "largest
 def _start_measure(plan: FlipPlan) -> Measure:
     """Return the measure for each verdict's totals.
 
-    They are its sum, number of ids and largest contribution.
+    Each total has the sum, the number of ids and the largest contribution.
     """
     return Measure(partial(_task_sums, plan), ("pair",), _add_starts, ())
 

@@ -425,7 +425,7 @@ def _hide(numbers: Floats, few: Bools) -> pa.Array:
 def count_users(plan: CurvePlan, batches: Batches) -> Batches:
     """Count what no model changes: rows of `CURVE_COUNTS`.
 
-    There is one for each part in each batch of `CURVE_USERS`.
+    Each part in each batch of `CURVE_USERS` has one row.
     """
     for batch in batches:
         for part in batch.column("part").unique().to_pylist():

@@ -163,9 +163,9 @@ def _definition(estimator: str, plan: PolicyPlan) -> str:
 def check_rounds(facts: RoundFacts, moments: Sums, scale_c: Floats, plan: PolicyPlan) -> list[Check]:
     """Check what the estimates rest on.
 
-    These are the numbers of rounds and of effective rounds, heavy weights, and the mean weight. `snips` has
-    the weight as its denominator. If the propensities are right and the logging policy covers the evaluated
-    policy's actions, the weights have mean 1.
+    The checks are the numbers of rounds and of effective rounds, heavy weights, and the mean weight.
+    `snips` has the weight as its denominator. If the propensities are right and the logging policy covers
+    the evaluated policy's actions, the weights have mean 1.
     """
     snips, n = plan.names.index("snips"), facts.n
     sums = np.array(moments.fractions(), dtype=object).reshape(6, -1)[:, snips]

@@ -112,7 +112,7 @@ def sum_cells(cells: pa.Table, bootstrap: Bootstrap) -> CellSums:
 def make_metrics(total: CellSums, bootstrap: Bootstrap, *, modelled: bool) -> list[MetricRow]:
     """Compute mse and mae by each estimator: rows of `metrics`.
 
-    They are holdout (naive), ips, snips and, with a rating model, dr. `n` counts known ratings.
+    The estimators are holdout (naive), ips, snips and, with a rating model, dr. `n` counts known ratings.
     """
     assert total.exact and total.boot
     totals, boots = estimable_totals(total.exact, total.boot, modelled=modelled)

@@ -241,7 +241,7 @@ def find_blocks(node_r: npt.NDArray[np.uint32], ends: npt.NDArray[np.int64]) -> 
 def _find_block_starts(ends: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int]:
     """Return the block of every 2^shift-th node, and the shift.
 
-    Each block has some tens of these places.
+    A block has some tens of these places.
     """
     shift = max(0, int(ends[-1] // (32 * len(ends))).bit_length() - 1)
     firsts = np.arange((int(ends[-1]) >> shift) + 1, dtype=np.int64) << shift

@@ -74,7 +74,7 @@ class Groups:
 class Chunk:
     """Some users under one definition, with metrics' shared quantities.
 
-    Each is computed at its first use.
+    Each quantity is computed at its first use.
     """
 
     rankings: Rankings

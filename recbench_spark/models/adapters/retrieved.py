@@ -140,7 +140,7 @@ class RetrievedSource:
     def _make_folder(self, products: Products, part: int) -> Path:
         """Return a partition's folder.
 
-        Its name hashes vectors, settings and revision.
+        The folder's name hashes vectors, settings and revision.
         """
         build = partial(_build_part, self, products, part)
         settings = self.settings.model_dump(exclude={"name", *SEARCH_SETTINGS})

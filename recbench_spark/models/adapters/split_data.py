@@ -101,7 +101,7 @@ class SplitData:
     def training_catalogue(self) -> KnownItems:
         """Items with training rows, ready for id look-ups in tasks.
 
-        Their numbers depend on no other row.
+        Item numbers depend on no other row.
         """
         size, whole = self._training_counts
         if size == self.n_items:
@@ -178,14 +178,14 @@ class SplitData:
     def scratch_folder(self) -> str:
         """Make a new folder all executors can read.
 
-        It is removed at the end of the night.
+        The folder is removed at the end of the night.
         """
         return scratch_folder(self.store.scratch)
 
     def key(self, settings: ModelConfig) -> str:
         """Return a trained model's key.
 
-        It is the split's id with a hash over all else the model depends on, except its name.
+        The key is the split's id with a hash over all else the model depends on, except its name.
         """
         others = {"name", "provenance", *settings.unkeyed, *settings.unfitted}
         others |= set() if settings.fitted_by_version else {"version"}

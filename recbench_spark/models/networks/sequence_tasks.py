@@ -158,8 +158,8 @@ class SequenceTask:
     def worth(self) -> float:
         """Return NDCG@10 on the users' last items.
 
-        It is NaN where no user has two items. An epoch in a linear start has the score -inf: it is never
-        the best one.
+        The score is NaN where no user has two items. An epoch in a linear start has the score -inf: it is
+        never the best one.
         """
         users = self.validation_users
         if not len(users):
@@ -212,8 +212,8 @@ def check_score_bytes(train: Sequences, settings: SequenceModelConfig) -> None:
 def count_better(score: torch.Tensor, item: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
     """Return how many items rank before one item, (b,).
 
-    These have larger scores, or equal scores and smaller indices. Rankings order equal scores in this way,
-    too.
+    Such items have larger scores, or equal scores and smaller indices. Rankings order equal scores in this
+    way, too.
 
     Args:
         score: (b, items); -inf for items which do not compete.
@@ -227,7 +227,7 @@ def count_better(score: torch.Tensor, item: torch.Tensor, truth: torch.Tensor) -
 def read_length(settings: SequenceModelConfig) -> int:
     """Return how many items a vector reads.
 
-    It is the memory, and for MemN2N also the query.
+    The number is the memory, and for MemN2N also the query.
     """
     return settings.memory + isinstance(settings, MemN2NModel)
 
@@ -270,7 +270,7 @@ def take_biases(biases: torch.Tensor | None, item: torch.Tensor) -> torch.Tensor
 def embed_history(module: nn.Module, tokens: Any) -> Any:
     """Return one user's vector, (d,) float32.
 
-    It is computed alone and without padding, so it does not depend on users before or beside it.
+    The vector is computed alone and without padding, so it does not depend on users before or beside it.
 
     Args:
         module: a network in evaluation mode.
@@ -285,8 +285,8 @@ def embed_history(module: nn.Module, tokens: Any) -> Any:
 def embed_prefixes(module: nn.Module, items: Indices, length: int) -> Any:
     """Return one user's vectors after each item, (l, d) float32.
 
-    Each is a forward pass of its own, as in `embed_history`. The passes share nothing: SASRec and MemN2N
-    count places from the newest item, and a padded minibatch would change last bits.
+    Each vector is a forward pass of its own, as in `embed_history`. The passes share nothing: SASRec and
+    MemN2N count places from the newest item, and a padded minibatch would change last bits.
 
     Args:
         module: a network in evaluation mode.

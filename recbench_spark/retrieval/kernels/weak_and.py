@@ -151,7 +151,7 @@ def merge_always(items_c: Ints32, always_a: Ints32) -> None:
 def match_by_counting(tokens_ub: Ints, postings: Postings, threshold: Threshold, n_items: int) -> Matches:
     """Return the candidates by adding each posting's weight.
 
-    It holds 12 bytes per item.
+    Memory is 12 bytes per item.
     """
     scores = np.zeros(n_items)
     seen = np.empty(n_items, np.int32)

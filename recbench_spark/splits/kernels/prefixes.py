@@ -87,8 +87,8 @@ def order_by_hash(
 ) -> Ints:
     """Order each user's rows by hash.
 
-    It is a hash over (seed, draw, user, item), and the result is the rows' places. A user's order depends
-    on raw keys alone: no partitioning and no row order changes it.
+    The hash is over (seed, draw, user, item), and the result is the rows' places. A user's order depends on
+    raw keys alone: no partitioning and no row order changes it.
 
     Args:
         offsets: (u + 1,) bounds of the users' rows.
@@ -109,7 +109,7 @@ def order_by_hash(
 def count_points(offsets: Ints, rule: PrefixRule) -> Ints:
     """Count the points at which each user stands, (u,).
 
-    They are the first ones.
+    Each user stands at the first points.
     """
     room_u = np.diff(offsets) - rule.minimum
     if rule.users == "fixed":

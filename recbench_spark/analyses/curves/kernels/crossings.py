@@ -104,7 +104,7 @@ def find_place(
 def _best_places(before_bl: Floats, after_bl: Floats, weights_l: Floats) -> Ints:
     """Return the smallest best place t for each replicate, (b,).
 
-    It maximises sum_{l <= t} before + sum_{l > t} after.
+    This place maximises sum_{l <= t} before + sum_{l > t} after.
     """
     gains_bl = np.cumsum((before_bl - after_bl) * weights_l, axis=1)
     gains_bt = np.column_stack([np.zeros(len(gains_bl)), gains_bl])
@@ -123,9 +123,9 @@ def find_crossing(
 ) -> CurveCrossing:
     """Find where two mean curves cross, with an interval.
 
-    It comes from bootstrap replicates of the curves. The interval's ends are places in replicates, rounded
-    outwards (Efron and Tibshirani 1993, section 13.3). All replicates keep the systems in the best order
-    for all users.
+    The interval comes from bootstrap replicates of the curves. The interval's ends are places in
+    replicates, rounded outwards (Efron and Tibshirani 1993, section 13.3). All replicates keep the systems
+    in the best order for all users.
     """
     switch = find_switch(first_l, second_l, given)
     pair = (second_bl, first_bl) if switch.swapped else (first_bl, second_bl)
@@ -179,7 +179,7 @@ def bootstrap_crossing(
 def adjust_shares(crossings: Sequence[CurveCrossing]) -> Floats:
     """Return the shares at the ends, adjusted by Holm's method.
 
-    They are adjusted for the number of pairs. From `MOST_AT_ENDS` on, no crossing is shown among these
+    The adjustment is for the number of pairs. From `MOST_AT_ENDS` on, no crossing is shown among these
     pairs.
     """
     return holm(np.array([crossing.share_at_ends for crossing in crossings]))
