@@ -58,7 +58,7 @@ MEAN = Layer("mean", None, None, None, np.zeros(DIMS, np.float32), False, False)
 class Probe:
     """An embedding_bag with a fixed size, to sense machine speed.
 
-    The call takes a million means of four vectors with 64 dimensions, out of half a million.
+    A call takes a million means of four vectors with 64 dimensions, out of half a million.
     """
 
     def __init__(self) -> None:

@@ -199,7 +199,7 @@ def _text_to_ids(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
 
 
 def drop_empty(text: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    """Replace empty texts, and blanks alone, by NULL."""
+    """Replace texts that are empty or only blanks by NULL."""
     maybe = pc.or_(pc.equal(pc.binary_length(text), 0), pc.starts_with(text, " "))
     if not pc.any(maybe, min_count=0).as_py():
         return text

@@ -78,8 +78,8 @@ def moments(values_uc: Floats) -> Ints:
 def mean_and_error(moments_c5: Ints) -> tuple[Floats, Floats, Ints]:
     """Return mean, its standard error and n, each (c,).
 
-    The variance has n - 1. NaN without users; the standard error is NaN below two users. The arithmetic is
-    in exact fractions, so nothing cancels if all users have nearly one value.
+    The variance divides by n - 1. NaN without users; the standard error is NaN below two users. The
+    arithmetic is in exact fractions, so nothing cancels if all users have nearly one value.
     """
     counts = moments_c5[:, 0]
     sums, squares = _fractions(moments_c5[:, 1:3]), _fractions(moments_c5[:, 3:5])

@@ -220,7 +220,8 @@ def look_at_text(path: str, columns: Sequence[str], wanted: Sequence[str]) -> tu
     columns are the wanted ones in order.
 
     Raises:
-        DataError: the file has no lines. SchemaError: its header names a column in `wanted` twice.
+        DataError: the file has no lines, or its lines end in two ways.
+        SchemaError: its header names a column in `wanted` twice.
     """
     head = read_head(path)
     at = begin = len(MARK) if head.startswith(MARK) else 0

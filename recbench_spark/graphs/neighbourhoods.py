@@ -41,8 +41,8 @@ def make_walks(settings: NeighbourhoodSettings) -> Walks:
 def choose_walk_method(graph: Graph, requested: str) -> WalkMethod:
     """Choose how to walk.
 
-    A requested way is taken. By default it is `local` where the adjacency fits into this host's memory,
-    else `join`.
+    A requested way is taken. By default the way is `local` where the adjacency fits into this host's
+    memory, else `join`.
     """
     needs = adjacency_bytes(graph) / 2**30
     has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

@@ -108,7 +108,7 @@ def _record_pass(
 def _write_note(store: FileTables, prepared: PreparedGraphModel) -> None:
     """Note where a complete model's tables are.
 
-    Then the arrays of the model's layers are removed.
+    The arrays of the model's layers are removed first.
     """
     folder, root = prepared.model.folder, files_folder(store)
     _remove_layers(folder)

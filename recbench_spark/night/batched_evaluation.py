@@ -290,7 +290,7 @@ def needs_candidates(group: Sequence[RankableModel]) -> bool:
 def ends_night(error: BaseException, store: FileTables) -> bool:
     """Tell whether no other model can be evaluated here.
 
-    No other can be after a cancelled job or a dead Java, and where Spark must run the night.
+    None can be after a cancelled job or a dead Java, or where Spark must run the night.
     """
     falls_back = store.spark is None and isinstance(error, FallbackToSpark)
     return is_cancelled(error) or is_java_gone(error) or falls_back

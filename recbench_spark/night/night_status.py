@@ -85,7 +85,7 @@ def read_filled_tables(root: str, suite: str, day: date) -> list[str]:
 def hash_following(store: FileTables, benchmark: Benchmark, day: date) -> str:
     """Hash everything that follows from a night's runs.
 
-    The hash decides if comparisons, changes and report are up to date. The hash covers the suite's
+    The hash decides if comparisons, changes and report are up to date. It covers the suite's
     succeeded runs until this night, the row counts in `FOLLOWING_TABLES`, and all settings but those of
     models.
     """

@@ -80,7 +80,7 @@ USER_NAMES = ("user_id", "part", "user_key", "masked")
 class RetrievalTask:
     """The indexes a task compares, by run id.
 
-    All indexes belong to one model. `masks`: training items are left out.
+    All indexes belong to one model. `masks`: whether training items are left out.
     """
 
     sources: tuple[tuple[str, RetrievedSource], ...]

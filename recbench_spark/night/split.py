@@ -395,7 +395,7 @@ def _write_catalogue(store: FileTables, rows: Rows, split_id: str, numeric: bool
 def make_user_blocks(store: FileTables, split_id: str, rows: Rows, plan: BlockPlan) -> TaskRows:
     """Build user blocks from a labelled log.
 
-    A task holds all rows of its users. Tasks open the log's files as they are. Its rows are shuffled once
+    A task holds all rows of its users. Tasks open the log's files as they are. The rows are shuffled once
     by user where files are not whole by user (items are held out, or files were compacted).
     """
     return open_by_user(

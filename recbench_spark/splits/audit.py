@@ -324,7 +324,7 @@ def merge_pieces(pieces: pa.Table) -> pa.Table:
 
 
 def sum_pieces(pieces: pa.Table, request: AuditRequest) -> Counter[Any]:
-    """Sum counts over pieces, then as `sum_counts`."""
+    """Add up the pieces' counts, then sum as `sum_counts`."""
     return sum_counts(merge_pieces(pieces), request)
 
 

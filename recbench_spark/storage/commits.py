@@ -39,7 +39,7 @@ def commit(store: FileTables, *additions: Addition) -> list[File]:
 def commit_together(store: FileTables, *additions: Addition) -> None:
     """Append to several tables side by side.
 
-    None of these tables tells that the others are complete.
+    This is for tables of which none tells that the others are complete.
     """
     store.run_together([partial(_append, store, addition) for addition in additions])
 

@@ -79,7 +79,7 @@ def is_committed(folder: str, once: str) -> bool:
 
 
 def write_files(blocks: TaskRows, folder: str, partition: Mapping[str, str]) -> list[File]:
-    """Write each task's result as a partition's Parquet file.
+    """Write each result as a Parquet file in one partition.
 
     A repeated task writes another file. VACUUM removes files not returned.
 

@@ -124,10 +124,10 @@ def refuse_rows(bundle: Bundle, n_rows: int, wanted: int, pairs: int, matched: i
 
     Args:
         bundle: the submission.
-        n_rows: its rows.
-        wanted: held-out pairs.
-        pairs: held-out pairs it predicts.
-        matched: its rows with a prediction for a held-out pair.
+        n_rows: number of its rows.
+        wanted: number of held-out pairs.
+        pairs: number of held-out pairs it predicts.
+        matched: number of its rows with a prediction for a held-out pair.
     """
     wrong = {
         "held-out pairs without a prediction": wanted - pairs,

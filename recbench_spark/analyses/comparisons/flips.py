@@ -183,8 +183,8 @@ def _verdict(
 def deal_contributions(rankings: Rows, plan: FlipPlan, tasks: int) -> TaskRows:
     """Sum what each item or user adds to each model.
 
-    Sums are multiples of 2^-30, in the task of the id. The rows are (removed, part, id, run, v0, v1 ...);
-    an id's rows are consecutive.
+    A sum is a multiple of 2^-30, and stands in the task of its id. The rows are (removed, part, id, run,
+    v0, v1 ...); an id's rows are consecutive.
     """
     columns = (
         "run_id", "user_id", "part", "item_ids", "relevance", "above", "tied", "before", "length"

@@ -479,7 +479,7 @@ def _count_prefixes(plan: CurvePlan, users: CurveUsers, untrained_p: Bools) -> t
 def merge_counts(rows: pa.Table) -> dict[str, dict[str, Any]]:
     """Add up rows of `CURVE_COUNTS`: part -> its counts.
 
-    `longest` is the largest.
+    `longest` becomes the largest of all rows.
     """
     merged: dict[str, dict[str, Any]] = {}
     for row in rows.to_pylist():

@@ -69,7 +69,7 @@ def co_occurrence(
     """Return GraphSAGE's unsupervised loss over pairs met on walks.
 
     The loss is the sum of -log sigma(u . v) - Q mean over n of log sigma(-u . n) (Hamilton et al. 2017,
-    equation 1). v) - Q mean over n of log sigma(-u . n) (Hamilton et al. 2017, equation 1).
+    equation 1).
 
     Args:
         one: (b, d) u.

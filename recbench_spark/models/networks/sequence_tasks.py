@@ -65,9 +65,9 @@ class SequenceTask:
     """Trains on all items but each user's last; a `fitting.Task`.
 
     An example is a user, with the newest `memory` items and the item after each. For a network which reads
-    one query at a time, it is one item with those before it. An example's loss is a sum over its targets,
-    scaled so that the mean over targets is the mean over examples. The validation score is NDCG@10 for the
-    last items, ranked among items the user does not have, over users drawn by hash.
+    one query at a time, an example is one item with those before it. An example's loss is a sum over its
+    targets, scaled so that the mean over targets is the mean over examples. The validation score is NDCG@10
+    for the last items, ranked among items the user does not have, over users drawn by hash.
 
     Raises:
         ConfigError: a minibatch's scores need too much memory.

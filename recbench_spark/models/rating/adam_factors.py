@@ -190,7 +190,7 @@ def fit_gmf(
 ) -> Fit:
     """Fit GMF on rated pairs and drawn negatives.
 
-    The fit minimises the mean logistic loss of h . (p * q) + c. (p * q) + c. The users' vectors absorb the
+    The fit minimises the mean logistic loss of h . (p * q) + c. The users' vectors absorb the
     output weights h, and c is left out: the sigmoid and a constant keep the order. A fit takes one thread,
     whatever `threads` says.
 

@@ -38,7 +38,7 @@ class Postings(NamedTuple):
 
 
 class Threshold(NamedTuple):
-    """The score an item must reach: `weights_b`, float64 (bands,), and theta."""
+    """The weight of each band, float64 (bands,), and the sum to reach, theta."""
 
     weights_b: Floats
     theta: float

@@ -247,7 +247,7 @@ def _lognormal(count_x: Floats, items_x: Floats, xmin: int) -> Floats:
 def check(law: PowerLaw) -> None:
     """Refuse a fit that is no power law.
 
-    Refused is a steep law if a thinner tail is at least as likely. Counts close together (every item shown
+    A steep law is refused if a thinner tail is at least as likely. Counts close together (every item shown
     to thousands) are fitted by exponents in the hundreds, under which propensities are not numbers. law:
     with its `alternatives`.
 
