@@ -190,9 +190,7 @@ def measure_run(config: Path, warehouse: Path) -> harness.Row:
 def make_tables(folder: Path, auctions: int, pieces: int) -> Path:
     """Write the log and two models, unless they exist.
 
-    An earlier bench may have written them.
-
-    They have this size. Returns their folder.
+    An earlier bench may have written tables of this size. Returns their folder.
     """
     tables = folder / f"{pieces}-pieces-of-{auctions}"
     make_folder_once(tables, partial(write_tables, auctions=auctions, pieces=pieces))

@@ -52,7 +52,7 @@ Sent = dict[int, list[bytes | Place]]
 
 @dataclass(frozen=True)
 class LocalEngine:
-    """Local runner of tasks, with a Spark context's words.
+    """Local runner of tasks, with the methods of a Spark context.
 
     Attributes:
         folder: folder for shuffle files.

@@ -37,7 +37,7 @@ TOTALS = pa.schema({"sums": pa.list_(pa.int64())})
 
 
 def query_values(batch: pa.RecordBatch, ks: Sequence[int]) -> tuple[Ints, Floats]:
-    """Return each query's pairs, (u,), and summed values, (u, c).
+    """Return each query's number of pairs, (u,), and summed values, (u, c).
 
     Sums are in item order.
 

@@ -307,7 +307,7 @@ def choose_baselines(
         night: the night.
         tonight: a run of each model.
         named: the baseline named in the benchmark file; None: the best model.
-        numbers: those of `list_counted_numbers`.
+        numbers: the result of `list_counted_numbers`.
     """
     places = {run.run_id: place for place, run in enumerate(tonight)}
     owners = {(n.owner, n.part, n.metric, n.definition, n.k): n.run_id for n in numbers}

@@ -41,6 +41,8 @@ from recbench_spark.storage.uris import join_uri
 class Attempt:
     """One attempt to run a model, with its outcome.
 
+    An attempt starts when it is made.
+
     Attributes:
         night, model: the model that runs, and its night.
         number: 1 for the first attempt with this key.

@@ -172,7 +172,7 @@ class LogStream:
 
     Attributes:
         schema: the columns to read.
-        pieces: of the log.
+        pieces: the log's pieces.
         broken: lines with another layout, in the latest reading.
         error: what ended a reading.
     """

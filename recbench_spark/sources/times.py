@@ -123,6 +123,8 @@ def describe_coarser_unit(
 ) -> tuple[str, str] | None:
     """Return message and hint for too fine a unit.
 
+    None: the unit is right.
+
     Args:
         where: the log's name in messages.
         name: the time column.
@@ -140,7 +142,7 @@ def describe_coarser_unit(
 def describe_misread_times(where: str, name: str, ends: tuple[float, float]) -> tuple[str, str] | None:
     """Return message and hint for timestamps made too fine.
 
-    None: they are right.
+    None: the timestamps are right.
 
     Args:
         where: the log's name in messages.

@@ -74,7 +74,7 @@ class SplitRule:
         parts: the parts among which test rows are distributed.
         held_out: held-out ids.
         duplicates: the row of a pair that stays in each part; None if no pair is in two rows.
-        repeats: whether a held-out row stays whose pair training knows.
+        repeats: true if a held-out row stays although its pair is in training.
         open_loop: whether the open loop is a separate log, and which of its pairs stay.
         seed: the seed for the hashes.
         numeric: true if ids sort as numbers, as in rankings, where they decide between equal keys (`tie`).

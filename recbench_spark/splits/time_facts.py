@@ -20,7 +20,7 @@ AGES = {"newest_event": AGE_FACT, "oldest_event": "oldest_age_days"}
 
 
 def list_time_facts(parts: Parts, split: Split, zone: tzinfo) -> list[Fact]:
-    """Return the ends of log and period, and its coverage.
+    """Return the ends of log and period, and the period's coverage.
 
     Args:
         parts: summaries of the labelled parts.

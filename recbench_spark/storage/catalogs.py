@@ -89,10 +89,10 @@ def require_address(spark: SparkSession, schema: str, place: str) -> None:
 
 
 def resolve_location(location: str | None) -> str | None:
-    """Return Spark's encoded URI as a comparable name.
+    """Return one name for a place that Spark encodes.
 
-    So places can be compared: a folder's links are followed, and `s3a://` is `s3://`. None: the place is
-    neither a folder of this machine nor in an object storage.
+    By this name places can be compared: a folder's links are followed, and `s3a://` is `s3://`. None: the
+    place is neither a folder of this machine nor in an object storage.
     """
     if location is None:
         return None

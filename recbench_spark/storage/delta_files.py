@@ -222,7 +222,7 @@ def write_file(
     *,
     whole: str = "",
 ) -> File:
-    """Write rows' named columns as a partition's new file.
+    """Write named columns of rows as a partition's new file.
 
     `inside`: columns within lists and maps whose values repeat, as Parquet names them; for other columns a
     dictionary type says so. `whole`: a column of ids with all their rows in this file.

@@ -292,11 +292,12 @@ class FileTables:
         self.retry(f"optimize {name}", partial(table_upkeep.compact_files, place, column, values))
 
     def vacuum(self, name: str, hours: int) -> None:
-        """Remove files unused in the last hours, also killed writers'.
+        """Remove files that no version of the last hours uses.
 
-        Files written since the start of the oldest run at work stay. Delta compares files' times with this
-        host's clock, so the difference is added where the host is ahead of the storage. On object storage
-        no mark tells since when a run is at work: `hours` must be longer than a night.
+        Files from killed writers are removed, too. Files written since the start of the oldest run at work
+        stay. Delta compares files' times with this host's clock, so the difference is added where the host
+        is ahead of the storage. On object storage no mark tells since when a run is at work: `hours` must
+        be longer than a night.
         """
         place = self._open_files(name)
         kept = hours if self.folder is None else count_hours_to_keep(self.folder, hours)

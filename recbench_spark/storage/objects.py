@@ -248,9 +248,9 @@ def list_behind(place: str, name: str) -> list[StoredObject]:
 
 
 def stat_in_turn(place: str, names: Iterable[str]) -> list[StoredObject]:
-    """Return objects in turn, up to a missing name.
+    """Return the objects of these names, up to a missing one.
 
-    Each object costs a request, so the length of a listing does not matter.
+    Names are below the place. Each object costs a request, so the length of a listing does not matter.
 
     Raises:
         StoreError: the storage does not answer, or refuses.

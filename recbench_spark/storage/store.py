@@ -144,7 +144,7 @@ class Store(WarehouseTables):
         retry_conflicts(f"optimize {name}", partial(self.spark.sql, statement))
 
     def vacuum(self, name: str, hours: int) -> None:
-        """Remove files unused in the last hours, as `FileTables.vacuum`."""
+        """Remove files no recent version uses, as `FileTables.vacuum`."""
         if self._keeps_files(name):
             super().vacuum(name, hours)
             return

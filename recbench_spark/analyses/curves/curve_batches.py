@@ -132,7 +132,7 @@ class CurvePlan:
         request: points, metrics, cut-offs, definition.
         definitions: metric -> definition string in its rows.
         draws: orders by hash; 0: by time.
-        seed: for these orders.
+        seed: seed of these orders.
         curve: definition axis for points, order, test and users.
     """
 

@@ -128,6 +128,8 @@ def find_scale(facts: RoundFacts) -> Floats:
 def estimate_values(moments: Sums, scale_c: Floats, plan: PolicyPlan) -> list[MetricRow]:
     """Estimate a policy's mean reward per round: rows of `metrics`.
 
+    Each estimator has a row.
+
     Args:
         moments: `sum_rounds` over all rounds.
         scale_c: the parts' scale.

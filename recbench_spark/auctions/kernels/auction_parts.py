@@ -303,7 +303,7 @@ def bootstrap_columns(key_q: Ints, sums_qc: Ints, replicates: int, seed: int) ->
     Args:
         key_q: (q,) hashes of the queries.
         sums_qc: (q, c) multiples of 2^-30.
-        replicates, seed: of the weights, which follow from key, replicate and seed alone.
+        replicates, seed: number and seed of the weights, which follow from key, replicate and seed alone.
     """
     keys, rows = split_rows(key_q, sums_qc)
     used_c = np.flatnonzero(rows.any(axis=0))

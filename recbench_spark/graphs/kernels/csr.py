@@ -277,7 +277,7 @@ def _count_parts(indptr: Any, src: Any, ends: Any, starts: Any, shift: int) -> i
 def mark_touched(
     csr: Csr, flag_n: npt.NDArray[np.bool_], own_r: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
-    """Mark destinations flagged themselves or by a source, (r,).
+    """Mark destinations that are flagged, or have a flagged source, (r,).
 
     Args:
         csr: edges into the destinations.

@@ -94,7 +94,7 @@ class RetrievedSource:
 
     Attributes:
         base: the model which scores.
-        settings: of the index.
+        settings: settings of the index.
         length: items in a list.
         place: start of the paths or URIs of index folders; empty: each host builds a folder of its own.
     """

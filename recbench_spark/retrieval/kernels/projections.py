@@ -96,9 +96,10 @@ def collision_probability(cosine: Floats, bits: int) -> Floats:
 
 
 def candidate_probability(cosine: Floats, *, bits: int, bands: int, least: int) -> Floats:
-    """Return the probability of equal tokens in `least` or more bands.
+    """Return the probability that two vectors share enough tokens.
 
-    The probability is sum_{j >= least} C(L, j) p^j (1 - p)^(L - j) with p from `collision_probability`.
+    Enough are those of `least` bands. The probability is sum_{j >= least} C(L, j) p^j (1 - p)^(L - j) with
+    p from `collision_probability`.
     """
     from scipy.stats import binom  # noqa: PLC0415 (two seconds that few need)
 

@@ -165,8 +165,8 @@ def bootstrap_crossing(
         second_ul: (u, l) the other's values.
         given: the points.
         replicates: number of bootstrap replicates.
-        seed: for the bootstrap.
-        level: for the interval.
+        seed: seed of the bootstrap.
+        level: level of the interval.
     """
     missing = np.isnan(first_ul) | np.isnan(second_ul)
     values = np.where(np.tile(missing, 2), np.nan, np.column_stack([first_ul, second_ul]))
@@ -213,7 +213,9 @@ def choose_switch(values: Mapping[str, Floats], given: Sequence[int]) -> tuple[s
 
 
 def choose_pair(means: Mapping[str, Floats], given: Sequence[int]) -> tuple[str, str, SwitchPoint]:
-    """Choose as `choose_switch`, from each system's mean curve.
+    """Choose two systems and their switch from mean curves.
+
+    The rule is that of `choose_switch`.
 
     >>> import numpy as np
     >>> choose_pair({"a": np.array([0.1, 0.4]), "b": np.array([0.3, 0.3])}, [1, 2])[:2]
