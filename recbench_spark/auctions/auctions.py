@@ -83,7 +83,7 @@ def read_local_table(path: str, what: str) -> pa.Table:
     """Read a table on this machine as it is stored.
 
     Raises:
-        DataError: it has lines with another layout, or only Spark's readers read it.
+        DataError: the table has lines with another layout, or only Spark's readers read it.
     """
     try:
         stored = arrow_files.open_path(path)

@@ -220,8 +220,8 @@ def check_candidates(definition: Definition, embeddings: bool, candidates: bool,
     Table and setting come together, and only with embeddings.
 
     Raises:
-        ConfigError: they do not, candidates are drawn and there are no training rows, or ties of embeddings
-            are hashed.
+        ConfigError: one comes without the other, candidates are drawn and there are no training rows, or
+            ties of embeddings are hashed.
     """
     if candidates and not embeddings:
         raise ConfigError("candidates are for embeddings", "lists and scores bring their own candidates")

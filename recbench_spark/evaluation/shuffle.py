@@ -2,7 +2,7 @@
 
 Users, vectors and lists are dealt by user in blocks (`blocks.deal_sides`): one value for a thousand rows,
 for any number of models. Each task then ranks by one model after the other (`task`). User rows go to files;
-the driver receives a few rows per model. Without Spark.
+the driver receives a few rows per model. No Spark is needed.
 """
 
 from __future__ import annotations

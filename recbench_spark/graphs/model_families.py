@@ -48,7 +48,7 @@ def check_family(settings: GraphModel, weighted: WeightedLayers, note: Note) -> 
     """Refuse an earlier model with other settings or weights.
 
     Raises:
-        ConfigError: it is one; the message names each difference with both values.
+        ConfigError: the model is such; the message names each difference with both values.
     """
     if has_family(settings, weighted, note):
         return

@@ -46,7 +46,7 @@ def choose_job_runner(
     Args:
         requested: auto, local or spark.
         root: the warehouse.
-        count: counts the rows in the job's log, 0 where it has none; FallbackToSpark: it needs Spark.
+        count: counts the rows in the job's log, 0 where it has none; FallbackToSpark: the job needs Spark.
         tables: those it may append rows to.
 
     Raises:

@@ -90,7 +90,7 @@ def check_open_loop(benchmark: Benchmark, definition: Definition) -> None:
     Known pairs are those in training.
 
     Raises:
-        ConfigError: it is so.
+        ConfigError: candidates lack known pairs, which are tested.
     """
     tested = benchmark.split.open_loop == "all" and "open_loop" in benchmark.evaluation.parts
     if tested and benchmark.evaluation.task != "rating" and definition.candidates not in ("all", "rated"):
@@ -105,7 +105,7 @@ def check_repeats(benchmark: Benchmark, definition: Definition) -> None:
     """Refuse to mask training items if training pairs are wanted.
 
     Raises:
-        ConfigError: it is so.
+        ConfigError: training items are masked, and training pairs are wanted.
     """
     split, evaluation = benchmark.split, benchmark.evaluation
     if not split.asks_repeats or evaluation.task == "rating":

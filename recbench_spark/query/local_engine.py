@@ -87,7 +87,7 @@ def translate_question(name: str, sql: str) -> str:
     """Return a stored file's SQL in DuckDB's words.
 
     Raises:
-        ConfigError: it needs a function which DuckDB does not have.
+        ConfigError: the SQL needs a function which DuckDB does not have.
     """
     missing = next((words for words in SPARK_ONLY if words in sql), None)
     if missing:

@@ -470,7 +470,7 @@ def identity(path: str, *, named: bool = False, options: Options | None = None) 
     """Return the same identity as `sources.identity.identity`, without Spark.
 
     Args:
-        path: on this machine.
+        path: a path on this machine.
         named: whether names of plain files count.
         options: the reader's options; `versionAsOf` names a Delta table's version.
 

@@ -143,7 +143,7 @@ def report_unknown_truth(overlap: IdOverlap, sides: IdSides, known: str) -> list
         known: words for the catalogue.
 
     Raises:
-        DataError: it has none of them.
+        DataError: the catalogue has no truth item.
     """
     what = ("truth", known)
     if checks := report_common_ids(overlap, sides, "item_id", what, must=True):

@@ -96,7 +96,7 @@ def check_head(place: str, plain: Sequence[str], *, strict: bool) -> None:
     read its elements as rows.
 
     Raises:
-        DataError: it is such a file.
+        DataError: the file is refused.
     """
     if strict:
         check_first_lines(place, plain)

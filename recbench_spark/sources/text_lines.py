@@ -203,7 +203,7 @@ def refuse_nested(row: str, fields: Sequence[str | None], sep: str, path: str, w
     have as many fields as the header.
 
     Raises:
-        DataError: it does.
+        DataError: a field holds whole rows.
     """
     if len(fields) == width:
         holds = any(_holds_rows(field or "", place, sep, width) for place, field in enumerate(fields))

@@ -219,10 +219,10 @@ def has_unknown_zone(text: str) -> bool:
 
 
 def parse_zoned_time(text: str) -> int | None:
-    """Return microseconds for a text with its zone.
+    """Return a zoned text's microseconds, as Spark reads it.
 
-    None: it is no time. If the clock skips a time, the earlier offset applies; if a time comes twice, the
-    first counts.
+    None: the text is no time. If the clock skips a time, the earlier offset applies; if a time comes twice,
+    the first counts.
     """
     match = re.fullmatch(rf"\s*(\S.*?:[0-9.]+)\s*{_ZONE}\s*", text)
     try:

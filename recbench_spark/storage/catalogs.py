@@ -75,7 +75,7 @@ def require_address(spark: SparkSession, schema: str, place: str) -> None:
     begins, and reads no address from the environment.
 
     Raises:
-        StoreError: it lacks the address; the hint has the settings.
+        StoreError: the metastore lacks the address; the hint has the settings.
     """
     hadoop, options = read_hadoop(spark), read_access(place).options
     if "AWS_ENDPOINT_URL" not in options:

@@ -365,10 +365,7 @@ class FileTables:
         return table_upkeep.list_lost_files(self.location(table.name), column, is_owner)
 
     def take_turns(self, name: str, report: Report) -> AbstractContextManager[object]:
-        """Hold the lock for work of this name; others wait.
-
-        Only a folder has such locks.
-        """
+        """Hold a folder's lock for work of this name; others wait."""
         folder = self.folder
         return nullcontext() if folder is None else take_turns(folder / MARKS_FOLDER / name, report)
 

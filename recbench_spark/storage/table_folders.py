@@ -113,8 +113,9 @@ def find_commit(folder: str, list_files: Callable[[], Iterable[str]]) -> bool:
     Leftovers alone give False.
 
     Raises:
-        StoreError: it holds files and no commit. Nothing is removed: they may be all that is left of a
-            table.
+        StoreError: the folder holds files and no commit. Nothing is removed: they may be all that is left
+        of
+            a table.
     """
     for file in list_files():
         if COMMIT.fullmatch(file):

@@ -56,7 +56,7 @@ def open_delta(
 
     Raises:
         FallbackToSpark: only Spark supports its features.
-        DataError: it has no such partition.
+        DataError: the table has no such partition.
     """
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
@@ -119,7 +119,7 @@ def query_delta(path: str) -> pa.RecordBatchReader:
     The engine knows deleted rows and renamed columns.
 
     Raises:
-        DataError: it does not know the table's features; the message names them.
+        DataError: the engine does not know the table's features; the message names them.
     """
     from deltalake import QueryBuilder  # noqa: PLC0415
     from deltalake.exceptions import DeltaError  # noqa: PLC0415

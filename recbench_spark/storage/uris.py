@@ -203,7 +203,7 @@ def require_table_name(place: str) -> None:
     commits to `a b` in `a%20b`.
 
     Raises:
-        StoreError: it would write to another folder, or not take the name; and as `split_bucket`.
+        StoreError: `deltalake` would write to another folder, or not take the name; and as `split_bucket`.
     """
     odd = (ODD_ON_HDFS if is_hdfs(place) else ODD_IN_URLS).search(split_bucket(place).key)
     if odd:

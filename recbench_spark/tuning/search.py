@@ -246,7 +246,7 @@ def apply_setting(model: ModelConfig, setting: Setting) -> ModelConfig:
     """Replace some settings of a model.
 
     Raises:
-        ConfigError: it does not accept a value.
+        ConfigError: the model does not accept a value.
     """
     document = replace_settings(model.model_dump(), setting)
     return make_model(document, f"search.spaces.{model.name}")

@@ -355,7 +355,7 @@ def _differences(
 ) -> tuple[Floats, Floats, Floats]:
     """Return differences and their bounds, (s, x) each.
 
-    In the whole and in the strata.
+    The differences are those in the whole and in the strata.
     """
     difference_sx = strata.mean_sm[:, a] - strata.mean_sm[:, b]
     drawn_sxr = strata.mean_smr[:, a] - strata.mean_smr[:, b]

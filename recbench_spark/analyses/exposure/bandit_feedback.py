@@ -1,7 +1,7 @@
 """Off-policy evaluation: a policy's value from another policy's rounds.
 
 Values have intervals. Rounds are added as whole numbers, so neither their order nor the tasks change a bit.
-Without Spark. Axes: n rounds, e estimators.
+No Spark is needed. Axes: n rounds, e estimators.
 """
 
 from __future__ import annotations

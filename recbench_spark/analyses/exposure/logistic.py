@@ -302,7 +302,7 @@ def open_item_propensities(
 def open_cell_propensities(cells: TaskRows, rule: CellRule, odds: Odds, floor: float) -> TaskRows:
     """Return user_id, item_id, propensity for every cell.
 
-    As many rows as users x items. No shuffle.
+    The table has users x items rows. No shuffle.
     """
     return cells.then(partial(_list_cells, rule=rule, odds=odds, floor=floor), (*CELL, "propensity"))
 

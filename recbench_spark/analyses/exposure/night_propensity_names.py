@@ -1,6 +1,6 @@
 """Logs behind propensities, and propensities' names in tables.
 
-Without Spark.
+No Spark is needed.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 They are estimated from a biased sample of known ratings. Cells are added as whole numbers, so neither their
 order nor the tasks change a bit. The bootstrap draws users: a cell has its user's weight in every task.
-Without Spark. Axes: n cells, l losses, s sums (`analyses.exposure.kernels.rating_matrix.SUMS`), b
+No Spark is needed. Axes: n cells, l losses, s sums (`analyses.exposure.kernels.rating_matrix.SUMS`), b
 replicates.
 """
 

@@ -323,7 +323,7 @@ def bootstrap_columns(key_q: Ints, sums_qc: Ints, replicates: int, seed: int) ->
 def split_rows(key_q: Ints, sums_qc: Ints) -> tuple[Ints, Ints]:
     """Cut rows with too large a number into several rows.
 
-    All have the old key. The new rows add up to the old one.
+    The new rows have the old row's key, and add up to it.
     """
     if max(sums_qc.max(initial=0), -sums_qc.min(initial=0)) < LARGEST_CELL:
         return key_q, sums_qc

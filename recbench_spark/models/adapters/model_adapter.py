@@ -94,7 +94,7 @@ class ModelAdapter(Generic[Settings]):
         """Check that this runner can fit and rank such models.
 
         Raises:
-            FallbackToSpark: it has no Spark, and the kind needs it.
+            FallbackToSpark: the runner has no Spark, and the kind needs it.
         """
         if not self.runs_local:
             require_session(data.store, f"model {self.settings.name}: kind '{self.settings.kind}'")

@@ -193,7 +193,7 @@ def check_score_bytes(train: Sequences, settings: SequenceModelConfig) -> None:
     """Check that the largest minibatch's scores fit into MAX_SCORE_BYTES.
 
     Raises:
-        ConfigError: they do not.
+        ConfigError: the scores do not fit.
     """
     columns = {"softmax": train.items, "shared_negatives": settings.negatives}.get(settings.loss, 1)
     targets = settings.batch

@@ -44,7 +44,7 @@ class PrefixRule:
         """Check that points are ascending whole numbers, with test rows.
 
         Raises:
-            ConfigError: they are not.
+            ConfigError: the points are no such numbers.
         """
         whole = all(isinstance(point, int) and not isinstance(point, bool) for point in self.given)
         if not self.given or not whole or self.given[0] < 1 or any(b <= a for a, b in pairwise(self.given)):

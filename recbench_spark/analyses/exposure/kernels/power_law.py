@@ -165,8 +165,8 @@ def goodness(
 
     Each histogram is compared with its own fit; a small share means no power law. Semi-parametric: an item
     is in the tail with the same chance as here and then follows the law, else it follows the counts below
-    xmin; xmin and alpha are fitted anew. With the +1 for a randomisation test. Clauset et al. 2009, section
-    4.1; 2,500 replicates give two digits.
+    xmin; xmin and alpha are fitted anew. The share has the +1 for a randomisation test. Clauset et al.
+    2009, section 4.1; 2,500 replicates give two digits.
     """
     rng = np.random.default_rng(seed)
     count, items = np.asarray(count_x, dtype=np.int64), np.asarray(items_x, dtype=np.int64)
