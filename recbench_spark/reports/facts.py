@@ -381,12 +381,12 @@ class FlipFacts:
 
 @dataclass(frozen=True)
 class CorrectionColumn:
-    """The models by one estimator, with places in their order.
+    """Models by one estimator, with places; None without a value.
 
-    A model without a value has None. name: the estimator; several with equal estimates for every model
-    share a column, `ips = snips user`. agreement: Kendall's tau-b with the open loop, if any. p: one-tailed
-    p of a better agreement than the holdout's (`significance.dependent_correlations`); None for the holdout
-    itself, below four models, and if it orders them as the holdout does.
+    name: the estimator; several with equal estimates for every model share a column, `ips = snips user`.
+    agreement: Kendall's tau-b with the open loop, if any. p: one-tailed p of a better agreement than the
+    holdout's (`significance.dependent_correlations`); None for the holdout itself, below four models, and
+    if it orders them as the holdout does.
     """
 
     name: str

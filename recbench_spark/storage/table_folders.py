@@ -114,8 +114,7 @@ def find_commit(folder: str, list_files: Callable[[], Iterable[str]]) -> bool:
 
     Raises:
         StoreError: the folder holds files and no commit. Nothing is removed: they may be all that is left
-        of
-            a table.
+            of a table.
     """
     for file in list_files():
         if COMMIT.fullmatch(file):

@@ -51,13 +51,15 @@ class SplitData:
     Members which return a frame raise `FallbackToSpark` on a runner without Spark.
 
     Attributes:
-        definition: the metric definition. world: settings of the generated world, for models which know its
-        truth. folds_users: true if users were held out from training and some of their rows are given.
-        suite, logical_date: the night's, if there is one. journal: takes progress lines from fits with
-        several stages. scale: `dataset.scale`, to which rating models clip their predictions. lease: lease
-        of the model's fit, if the warehouse is a folder; its work folder belongs to this run alone.
-        asks_repeats: true if trained items are asked again. typed_ids: true if ids are ordered by the type
-        of their column, and not by their values.
+        definition: the metric definition.
+        world: settings of the generated world, for models which know its truth.
+        folds_users: true if users were held out from training and some of their rows are given.
+        suite, logical_date: the night's, if there is one.
+        journal: takes progress lines from fits with several stages.
+        scale: `dataset.scale`, to which rating models clip their predictions.
+        lease: lease of the fit, if the warehouse is a folder; its work folder belongs to this run alone.
+        asks_repeats: true if trained items are asked again.
+        typed_ids: true if ids are ordered by the type of their column, and not by their values.
     """
 
     store: FileTables
