@@ -75,7 +75,7 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse the flags, and check their values.
 
-        Each must be fit to be printed, stored and passed to Spark.
+        A value must be fit to be printed, stored and passed to Spark.
         """
         parsed, rest = super().parse_known_args(args, namespace)
         for name, value in vars(parsed).items():
@@ -320,8 +320,8 @@ def parse_days(text: str) -> tuple[date, ...]:
 def parse_day(text: str) -> date:
     """Parse a flag's date.
 
-    It is `YYYY-MM-DD`, or `YYYY-MM-DD-1d` for the day before. The second form is for schedulers which know
-    only the day they start on.
+    The form is `YYYY-MM-DD`, or `YYYY-MM-DD-1d` for the day before. The second form is for schedulers which
+    know only the day they start on.
     """
     date_text, earlier = re.fullmatch(r"(.*?)(?:-(\d+)d)?", text, re.DOTALL).groups()  # type: ignore[union-attr]
     try:

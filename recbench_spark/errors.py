@@ -95,8 +95,8 @@ class GateError(RecbenchError):
 class Interrupted(BaseException):
     """Ctrl-C, SIGTERM, or a cancelled Spark job.
 
-    It is no model's error, and no handler of errors catches it. `exit_code` is 128 plus the signal's
-    number, as in a shell.
+    An interruption is no model's error, and no handler of errors catches it. `exit_code` is 128 plus the
+    signal's number, as in a shell.
     """
 
     def __init__(self, number: int = signal.SIGINT) -> None:
@@ -125,7 +125,7 @@ def show_value(value: object, longest: int = 100) -> str:
 def is_cancelled(error: BaseException) -> bool:
     """Check whether Spark's jobs were cancelled.
 
-    This tells nothing about a model or the data.
+    A cancelled job tells nothing about a model or the data.
     """
     return "SPARK_JOB_CANCELLED" in str(error)
 

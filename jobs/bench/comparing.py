@@ -67,7 +67,7 @@ def main(args: argparse.Namespace) -> int:
 def generate(spark: SparkSession, models: int, users: int) -> DataFrame:
     """Make rows of `user_metrics`, for models with rising quality.
 
-    There is one for each model and user.
+    Each model and user has a row.
     """
     cells = spark.range(0, users * models, 1, 16)
     user, model = F.floor(F.col("id") / models), F.pmod("id", F.lit(models))

@@ -97,7 +97,7 @@ def draw_users(draw: np.random.Generator, users: int, items: int) -> CurveUsers:
 def make_request(points: int) -> CurveRequest:
     """Make a request for NDCG@50 at points up to `points`.
 
-    They start at 1.
+    Points start at 1.
     """
     rule = PrefixRule(tuple(range(1, points + 1)))
     return CurveRequest(rule, ("ndcg",), (K,), Definition(gain="linear"), device="cpu")

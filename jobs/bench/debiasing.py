@@ -133,7 +133,7 @@ def make_log(spark: SparkSession, n: int) -> DataFrame:
 def rankings(spark: SparkSession, n: int, items: DataFrame) -> DataFrame:
     """Make rows of `rankings` with propensities like the log's.
 
-    They are drawn from those of its items.
+    Propensities are drawn from those of the log's items.
     """
     users = n // (USER_TRUTH_ITEMS * TRUTH_ROWS)
     chances = (

@@ -177,7 +177,7 @@ PINS, BOARDS, LIKES, LISTED, TASKS = 2_000_000_000, 1_000_000_000, 18_000_000_00
 def make_pinsage_amounts() -> dict[str, tuple[PassSize, ...]]:
     """Size the passes of a PinSage layer, by mode.
 
-    It has d 1024, m 2048 and float16 vectors.
+    The layer has d 1024, m 2048 and float16 vectors.
     """
 
     def size(nodes: int, edges: int, sources: int, projects: bool, combines: bool) -> PassSize:

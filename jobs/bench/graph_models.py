@@ -104,7 +104,7 @@ def make_task(args: argparse.Namespace) -> tuple[PairTask, PairBatch]:
 class SimulatedTask:
     """Wraps a task with a device that sleeps.
 
-    It sleeps over each minibatch.
+    The device sleeps over each minibatch.
     """
 
     def __init__(self, task: PairTask, seconds: float, minibatches: int) -> None:
@@ -128,7 +128,7 @@ class SimulatedTask:
 def print_overlap(task: PairTask, size: int, rounds: int) -> None:
     """Print how long a simulated device waits for minibatches.
 
-    It is a share of the time.
+    The wait is a share of the time.
     """
     batches = [partial(task.batch, Step(1, step), np.arange(size), step) for step in range(rounds)]
     making = statistics.median(time_call(batch)[0] for batch in batches)
@@ -155,7 +155,7 @@ def run_own_step(task: PairTask, batch: PairBatch) -> Callable[[], float]:
 def run_reference_step(task: PairTask, batch: PairBatch, width: int) -> Callable[[], float]:
     """Return torch-geometric's step: loss and gradients.
 
-    It takes SAGEConv with the same weights.
+    The step takes SAGEConv with the same weights.
     """
     try:
         from torch_geometric.nn import SAGEConv  # noqa: PLC0415

@@ -58,7 +58,7 @@ MEAN = Layer("mean", None, None, None, np.zeros(DIMS, np.float32), False, False)
 class Probe:
     """An embedding_bag with a fixed size, to sense machine speed.
 
-    It takes a million means of four vectors with 64 dimensions, out of half a million.
+    A call takes a million means of four vectors with 64 dimensions, out of half a million.
     """
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class GraphBench:
     def clean(self) -> None:
         """Remove earlier turns' files, and settle disk and memory.
 
-        It waits for the disk, and touches the memory the next turn needs.
+        The function waits for the disk, and touches the memory the next turn needs.
         """
         for left in Path(self.store.location("graph_vectors")).glob("model_id=*"):
             shutil.rmtree(left)

@@ -164,7 +164,7 @@ def measure_tree(measure: Callable[[Any], float], pid: int | None = None) -> flo
 def measure_cpu(pid: int | None = None) -> float:
     """Return a process tree's user and system seconds.
 
-    They include children it has waited for.
+    The seconds include children the tree has waited for.
     """
     return measure_tree(lambda process: sum(process.cpu_times()[:4]), pid)
 
@@ -247,7 +247,7 @@ def _wait(
 ) -> tuple[int, Any]:
     """Wait for a process; return its status and usage.
 
-    Its tree is sampled meanwhile.
+    The process's tree is sampled meanwhile.
     """
     try:
         while sample_every:
@@ -284,7 +284,7 @@ def add_output_flag(flags: argparse.ArgumentParser) -> None:
 def list_rows(facts: Row, seconds: Mapping[str, Sequence[float]]) -> list[Row]:
     """Make a row for each round of each system.
 
-    It has the facts, system, round and seconds.
+    A row has the facts, system, round and seconds.
     """
     return [
         {**facts, "system": system, "round": turn, "seconds": spent}

@@ -105,7 +105,7 @@ def _rows(
 def compute_expected(truth: pd.DataFrame, lists: pd.DataFrame, preset: str) -> dict[str, float]:
     """Compute this package's values under a library's definition.
 
-    They are named `metric@k`.
+    Values are named `metric@k`.
     """
     metrics = evaluate_frames(truth, lists, k=KS, metrics=METRICS, preset=preset).dropna(subset="k")
     return {

@@ -59,7 +59,7 @@ def compare_storages(args: argparse.Namespace) -> int:
 class StorageNights:
     """Runs one world's nights on several storages.
 
-    Each storage gets the split before its first night.
+    A storage gets the split before its first night.
     """
 
     def __init__(self, args: argparse.Namespace, folder: Path) -> None:

@@ -67,7 +67,7 @@ class StoredFactorsModel(ModelConfig):
 class StoredFactors(ModelAdapter[StoredFactorsModel]):
     """Writes stored vectors to `embeddings` on first use.
 
-    They are then like those of a trained model.
+    The vectors are then like those of a trained model.
     """
 
     runs_local: ClassVar[bool] = True
@@ -88,7 +88,7 @@ class StoredFactors(ModelAdapter[StoredFactorsModel]):
 class NightWorld:
     """The night's world: vector folders and item indices.
 
-    There is a folder for each model, and indices are (users, n).
+    Each model has a folder, and indices are (users, n).
     """
 
     folders: tuple[Path, ...]
@@ -132,7 +132,7 @@ def generate(args: argparse.Namespace, folder: Path) -> NightWorld:
 def _distinct(draws: np.random.Generator, users: int, items: int, n: int) -> npt.NDArray[np.int64]:
     """Draw n different items for each user.
 
-    There is one from each n-th part of the catalogue.
+    Each n-th part of the catalogue gives one item.
     """
     return draws.integers(0, items // n, (users, n)) + np.arange(n) * (items // n)
 
@@ -169,7 +169,7 @@ def _list_rows(rows: npt.NDArray[Any]) -> pa.ListArray:
 def store_split(store: FileTables, night_benchmark: Benchmark, world: NightWorld) -> None:
     """Store user blocks and items as the night's split.
 
-    They look as if they came from a log.
+    The rows look as if they came from a log.
     """
     split_id = open_night(store, night_benchmark, FIRST_NIGHT).split_id
     for start in range(0, len(world.truth_un), USERS_PER_FILE):

@@ -89,7 +89,7 @@ def main(args: argparse.Namespace) -> int:
 def ranks(cutoff: int | None = None) -> Work:
     """Prepare ranks of all held-out items, or up to `cutoff`.
 
-    There are 4,000 users x 20,000 items.
+    The data are 4,000 users x 20,000 items.
     """
     from jobs.bench import ranking  # noqa: PLC0415
 
@@ -101,7 +101,7 @@ def ranks(cutoff: int | None = None) -> Work:
 def lists() -> Work:
     """Prepare a list evaluation with `evaluate_frames`.
 
-    It has 10,000 users with 100 rows each.
+    The data are 10,000 users with 100 rows each.
     """
     from jobs.bench import lists as rows  # noqa: PLC0415
 
@@ -112,7 +112,7 @@ def lists() -> Work:
 def bootstrap() -> Work:
     """Prepare a bootstrap.
 
-    It has 1,000 replicates of 30 sums over 20,000 users.
+    The bootstrap has 1,000 replicates of 30 sums over 20,000 users.
     """
     from recbench_spark.core.resampling import bootstrap_sums  # noqa: PLC0415
 
@@ -173,7 +173,7 @@ KERNELS: dict[str, Callable[[], Work]] = {
 def measure_unit() -> float:
     """Time a fixed piece of work.
 
-    It is a product (arithmetic) and a sort (memory).
+    The work is a product (arithmetic) and a sort (memory).
     """
     draws = np.random.default_rng(1)
     left, values = draws.random((700, 700)), draws.random(1_500_000)

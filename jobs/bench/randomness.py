@@ -19,6 +19,6 @@ def hash_keys(*keys: str | Column, seed: int) -> Column:
 def uniform(*keys: str | Column, seed: int) -> Column:
     """Return a number in [0, 1) from keys and seed.
 
-    It has 53 random bits.
+    The number has 53 random bits.
     """
     return F.shiftrightunsigned(hash_keys(*keys, seed=seed), 11) * F.lit(2.0**-53)

@@ -222,7 +222,7 @@ def _factors(world: RankingTask, device: str) -> list[torch.Tensor]:
 def topk_tf32(world: RankingTask, device: str, k: int) -> npt.NDArray[np.bool_]:
     """Return hits like `topk`, from factors rounded to 10 bits.
 
-    This is faster and not exact.
+    The product is faster and not exact.
     """
     torch.set_float32_matmul_precision("high")
     try:
@@ -338,7 +338,7 @@ def measure_in_process(world: RankingTask, args: argparse.Namespace) -> list[Row
 def measure_separately(world: RankingTask, args: argparse.Namespace) -> list[Row]:
     """Run systems in their own processes, beside the bare product.
 
-    Each takes turns with it.
+    Each system takes turns with the product.
     """
     records: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:

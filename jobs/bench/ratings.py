@@ -142,7 +142,7 @@ def make_chain(steps: int) -> Row:
 def run_own(request: Row) -> Row:
     """Time this package's system: long fit minus one step.
 
-    Both are compiled before.
+    Long fit and step are compiled before.
     """
     data = np.load(request["data"])
     scale = (0.5, 5.0)

@@ -147,7 +147,7 @@ def measure_passes(log: AuctionParts, replicates: int, measure: Callable[..., An
 def measure_job(args: argparse.Namespace) -> Iterator[harness.Row]:
     """Yield seconds and memory of three runs with Spark.
 
-    They are: with the layout, a second model, four points.
+    The runs are: with the layout, a second model, four points.
     """
     tables = make_tables(args.spark.absolute(), args.auctions, args.pieces)
     one = {**{name: [value] for name, value in POINT.items()}, "exponent": [1]}
@@ -190,9 +190,7 @@ def measure_run(config: Path, warehouse: Path) -> harness.Row:
 def make_tables(folder: Path, auctions: int, pieces: int) -> Path:
     """Write the log and two models, unless they exist.
 
-    An earlier bench may have written them.
-
-    They have this size. Returns their folder.
+    An earlier bench may have written tables of this size. Returns their folder.
     """
     tables = folder / f"{pieces}-pieces-of-{auctions}"
     make_folder_once(tables, partial(write_tables, auctions=auctions, pieces=pieces))

@@ -137,7 +137,7 @@ def measure_setting(
 ) -> dict[str, float]:
     """Measure one setting's recall and rates.
 
-    It takes turns with the bare product, exact lists and faiss.
+    The index takes turns with the bare product, exact lists and faiss.
     """
     queries_ud, queries = world.queries_ud, len(world.queries_ud)
 

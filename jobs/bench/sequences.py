@@ -49,7 +49,7 @@ def fit_here(sequences: Sequences, settings: Any) -> None:
 def fit_plainly(sequences: Sequences, settings: Any) -> None:
     """Fit with a plain loop.
 
-    It takes each user's newest items, softmax over all items, and Adam.
+    The loop takes each user's newest items, softmax over all items, and Adam.
     """
     module: Any = make_network(settings, sequences.items)
     token, length = cut_newest(sequences, np.arange(sequences.users), settings.memory + 1)

@@ -201,7 +201,7 @@ def rank_ready(world: SparkWorld, ready: Path) -> None:
 def make_ready_rows(plan: CurvePlan, model: PrefixScorer, batches: Batches) -> Batches:
     """Fold all prefixes in, a row of `READY` for each.
 
-    They come from rows of `CURVE_USERS`.
+    The prefixes come from rows of `CURVE_USERS`.
     """
     _, folder = model.open()
     for batch in batches:
@@ -252,7 +252,7 @@ def measure_ready_rows(source: DotSource, request: CurveRequest, batches: Batche
 def watch_workers(peaks: dict[str, int], name: str) -> Iterator[None]:
     """Keep the largest own memory among Spark's Python workers.
 
-    It is `RssAnon` of /proc (Linux).
+    Own memory is `RssAnon` of /proc (Linux).
     """
     ended = threading.Event()
 
@@ -284,8 +284,8 @@ def largest_own_memory() -> int:
 def measure_libraries() -> int:
     """Return a process's own memory with a task's libraries.
 
-    It is in bytes, and holds no data. A GPU build of torch alone takes some 270 MiB here: its function
-    tables are written at load.
+    The memory is in bytes, and holds no data. A GPU build of torch alone takes some 270 MiB here: its
+    function tables are written at load.
     """
     script = (
         "import numba, pandas, pyarrow, torch, pyspark.sql, recbench_spark.analyses.curves.batched\n"

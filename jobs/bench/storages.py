@@ -74,7 +74,7 @@ class BenchStorage:
 class Turn(NamedTuple):
     """One turn on a storage.
 
-    It has the job's seconds, the CPU seconds of server and proxy, and the requests.
+    The fields are the job's seconds, the CPU seconds of server and proxy, and the requests.
     """
 
     job: Seconds
@@ -96,7 +96,7 @@ def measure_turn(storage: BenchStorage, spark: SparkSession, work: Any) -> Turn:
 def open_storages(names: Sequence[str], folder: Path) -> Iterator[list[BenchStorage]]:
     """Start what the named storages need, below a folder.
 
-    It ends with the block. A Spark session started within the block reaches all of them.
+    The storages end with the block. A Spark session started within the block reaches all of them.
 
     Raises:
         ConfigError: a name is unknown.
@@ -239,7 +239,7 @@ def measure_waits(stages: Sequence[Stage], requests: Sequence[Request]) -> dict[
 def format_requests(stages: Sequence[Stage], requests: Sequence[Request], kinds: bool) -> Iterator[str]:
     """Yield a line for each stage.
 
-    It has requests by method and seconds of waiting; with `kinds` by table too.
+    A line has requests by method and seconds of waiting; with `kinds` by table too.
     """
     waits = measure_waits(stages, requests)
     for stage, counts in count_by_stage(stages, requests).items():

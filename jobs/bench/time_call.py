@@ -60,7 +60,7 @@ def prepare_lists(folder: Path, ks: list[int]) -> Callable[[], Values]:
 def prepare_vectors(folder: Path, ks: list[int]) -> Callable[[], Values]:
     """Prepare this package's call with vectors.
 
-    It computes all scores, and exact ranks.
+    The call computes all scores, and exact ranks.
     """
     import numpy as np
     import pandas as pd
@@ -92,7 +92,7 @@ def _call_own(truth: Any, ks: list[int], **system: Any) -> Values:
 def import_warprec() -> None:
     """Import WarpRec's metrics without its packages.
 
-    Their initialisation imports Ray.
+    The packages' initialisation imports Ray.
     """
     place = importlib.util.find_spec("warprec")
     assert place is not None and place.submodule_search_locations is not None

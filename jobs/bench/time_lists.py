@@ -49,7 +49,7 @@ def run_own(folder: str, ks: list[int]) -> dict[str, Any]:
 def run_own_spark(folder: str, ks: list[int]) -> dict[str, Any]:
     """Time this package from Parquet users to committed `metrics`.
 
-    It includes 1,000 bootstrap replicates, as usual; the other systems have no intervals.
+    The time includes 1,000 bootstrap replicates, as usual; the other systems have no intervals.
     """
     import pyarrow as pa
 
@@ -118,7 +118,7 @@ def _store_users(folder: str) -> str:
 def run_own_spark_rows(folder: str, ks: list[int]) -> dict[str, Any]:
     """Time the public call from two Spark frames on disk.
 
-    It makes every check.
+    The call makes every check.
     """
     from recbench_spark import __version__, evaluate
     from recbench_spark.runtime.session import get_session

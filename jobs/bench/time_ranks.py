@@ -62,7 +62,7 @@ def _store_factors(folder: Path) -> Any:
 def run_own(folder: Path, k: int) -> System:
     """Time a night's work for a model.
 
-    It goes from stored blocks and vectors to committed results, with 1,000 bootstrap replicates; the
+    The work goes from stored blocks and vectors to committed results, with 1,000 bootstrap replicates; the
     items were shared with workers before.
     """
     from pyspark.sql import functions as F
@@ -195,7 +195,7 @@ def mllib(folder: Path, k: int) -> System:
 def faiss(folder: Path, k: int) -> System:
     """Time lists of the first k by a flat index.
 
-    It has one thread, all items, and starts from the index.
+    The run has one thread, all items, and starts from the index.
     """
     import faiss as theirs
 

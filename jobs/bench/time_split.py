@@ -60,7 +60,7 @@ def split_own(protocol: str, log: str, out: str) -> dict[str, float]:
 def split_with_replay(protocol: str, log: str, out: str) -> dict[str, float]:
     """Split by RePlay, which has no random split by user.
 
-    It takes last item or fifth per user, or random rows.
+    Its other splits take the last item or a fifth per user, or random rows.
     """
     from replay.splitters import (  # type: ignore[import-not-found]
         LastNSplitter,
@@ -81,7 +81,7 @@ def split_with_replay(protocol: str, log: str, out: str) -> dict[str, float]:
 def split_with_recommenders(protocol: str, log: str, out: str) -> dict[str, float]:
     """Split by recommenders, which has no leave-one-out.
 
-    It splits per user by time or at random, or takes random rows.
+    Its other splits go per user by time or at random, or take random rows.
     """
     from recommenders.datasets import spark_splitters as theirs  # type: ignore[import-not-found]
 

@@ -168,7 +168,7 @@ def _read(at: QuestionPass, weights: MemoryWeights, places: HopPlaces, row: Arra
 def _return_map(at: QuestionPass, weights: MemoryWeights, hop: int, by_map: Array) -> None:
     """Set the gradient of the state before a hop, map only.
 
-    This is the part which goes around the memory.
+    This gradient is the part which goes around the memory.
     """
     if not len(weights.map):
         at.before[:] = at.change

@@ -143,7 +143,7 @@ def add_users(log: pa.Table, world: AuctionWorld, users: int) -> pa.Table:
 def read_lift(rows: list[dict[str, Any]]) -> dict[str, float]:
     """Return the click lift over the logged policy, as shares.
 
-    Its interval and bounds come along.
+    The interval and bounds of the lift come along.
     """
     logged = next(
         row["value"] for row in rows if row["metric"] == "clicks" and row["model"] == LOGGED_POLICY

@@ -86,7 +86,7 @@ def _draw_history(draw: np.random.Generator) -> list[int]:
 def write_log(folder: Path, users: int, test_users: int, seed: int = 11) -> None:
     """Write `log.parquet` as a night reads it.
 
-    Its columns are user_id, item_id, event_time (seconds) and part.
+    The columns are user_id, item_id, event_time (seconds) and part.
 
     Args:
         folder: the target; it is created if needed.

@@ -334,7 +334,7 @@ def measure_systems(
 ) -> dict[str, Floats]:
     """Return each system's NDCG, (u, l).
 
-    It is the mean over the row orders.
+    NDCG is the mean over the row orders.
     """
     values: dict[str, Floats] = {}
     for name, system in systems.items():
@@ -452,7 +452,7 @@ def print_counts(
 ) -> None:
     """Print who cannot stand on the curve.
 
-    It also counts the given items training does not know.
+    The given items that training does not know are also counted.
     """
     short = int((np.bincount(log.user_r, minlength=len(log.users)) <= points).sum())
     print(f"{short} of {len(log.users)} users have {points} ratings or fewer and are never held out")

@@ -258,7 +258,7 @@ def user_means(pairs: UserItemPairs, items: Floats) -> Floats:
 def same_block_share(vectors: Floats, block: Rows, chosen: npt.NDArray[np.bool_]) -> float:
     """Return how many nearest items are in the same block.
 
-    It is a share, for some items.
+    The number is a share, for some items.
     """
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit = vectors / np.where(lengths == 0, 1, lengths)
@@ -310,7 +310,7 @@ def format_summary(lines: list[dict[str, Any]]) -> str:
 def relative_difference(lines: list[dict[str, Any]], own: list[dict[str, Any]], name: str) -> str:
     """Return a number's relative differences to no dropout.
 
-    They are within the same seed.
+    The differences are within the same seed.
     """
     plain = {(line["kind"], line["seed"]): line[name] for line in lines if not line["dropout"]}
     differences = [

@@ -140,8 +140,8 @@ class SplitWorld:
     def chances(self, name: str) -> Floats:
         """Return each pair's chance to be tested, (u, i).
 
-        It is the chance given that the pair is not in training. If the loop shows a pair with chance p,
-        it is in the test part (share s) with chance s p, and outside training with chance 1 - (1 - s) p.
+        The chance holds given that the pair is not in training. If the loop shows a pair with chance p, it
+        is in the test part (share s) with chance s p, and outside training with chance 1 - (1 - s) p.
         """
         world, trained_i = self.world, self.train_ui.sum(axis=0)
         if name == "power_law":
@@ -401,9 +401,7 @@ def summary(rows: pd.DataFrame) -> pd.DataFrame:
 def _pairs_in_order(of_models: pd.DataFrame) -> pd.Series:
     """Return the share of model pairs in true order.
 
-    It is by world, and the order by mean estimates.
-
-
+    The share is by world; the order is by mean estimates.
     """
     rows = of_models.reset_index().assign(value=lambda r: r.truth + r.bias)
     pairs = rows.merge(rows, on=[*KEY, "seed"], suffixes=("", "_2"))
@@ -421,7 +419,7 @@ def format_results(table: pd.DataFrame) -> None:
 def draw_bias(table: pd.DataFrame, size: int) -> Figure:
     """Draw bias by estimator, with one spread to each side.
 
-    There is a panel for each metric and world.
+    Each metric and world has a panel.
     """
     rows = table[table.users == size]
     kinds = sorted({(r.loop, r.tastes) for r in rows.itertuples()})

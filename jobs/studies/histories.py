@@ -167,7 +167,7 @@ def order_rows(rows: pd.DataFrame, ties: str) -> Sequences:
 def run_ratings(args: argparse.Namespace) -> int:
     """Fit a model for each tie order and seed.
 
-    Its values and their spread are printed.
+    The models' values and their spread are printed.
     """
     rows, results = read_ratings(args.file), []
     several = rows.groupby("user")["time"].agg(lambda times: (times == times.max()).sum() > 1)
@@ -224,7 +224,7 @@ def parse_settings(pairs: list[str]) -> dict[str, Any]:
 def parse_ties(text: str) -> tuple[str, ...]:
     """Parse tie orders: `id`, or seeds from 0 on.
 
-    They order rows with one time.
+    Such an order sorts rows with one time.
     """
     ties = tuple(text.split(","))
     seeds = [tie for tie in ties if tie != "id"]

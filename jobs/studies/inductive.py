@@ -257,7 +257,7 @@ def make_neighbour_graph(pairs: UserItemPairs, neighbours: str, seed: int) -> Ad
 def assign_parts(pairs: UserItemPairs, seed: int) -> Labels:
     """Assign each movie to a part, (movies,).
 
-    It is a hash of the movie alone, not of its users.
+    The part is a hash of the movie alone, not of its users.
     """
     share = hash_numbers(np.arange(pairs.items), 1000 + seed) / 2.0**64
     part_of_movie = np.where(share < HELD_OUT, JUDGE, np.where(share < HELD_OUT + CHOICE, CHOOSE, TRAIN))
@@ -295,7 +295,7 @@ def fit_genre_net(name: str, draw: MovieDraw, seed: int, epochs: int) -> tuple[G
 def predict_genres(net: GraphNetwork, draw: MovieDraw, part: int) -> Floats:
     """Predict a part's genres, (r, genres).
 
-    They are chances, over the graph the movies are attached to.
+    The genres are chances, over the graph the movies are attached to.
     """
     logits = embed_by_minibatch(net, GraphInput(draw.graphs[part], draw.features), draw.nodes(part))
     return 1 / (1 + np.exp(-logits.astype(np.float64)))
@@ -304,7 +304,7 @@ def predict_genres(net: GraphNetwork, draw: MovieDraw, part: int) -> Floats:
 def frequencies(draw: MovieDraw, part: int) -> Floats:
     """Return genre shares of training movies, (r, genres).
 
-    They are the same for all movies in a part.
+    The shares are the same for all movies in a part.
     """
     share = draw.label[draw.nodes(TRAIN)].mean(axis=0, dtype=np.float64)
     return np.tile(share, (len(draw.nodes(part)), 1))

@@ -24,8 +24,8 @@ def embed_by_layer(
 ) -> Matrix:
     """Return some nodes' vectors, (r, o), with all their neighbours.
 
-    They equal `tasks.embed_by_minibatch` to float32. All nodes go through each layer but the last one,
-    which only `node_r` need.
+    The vectors equal `tasks.embed_by_minibatch` to float32. All nodes go through each layer but the last
+    one, which only `node_r` need.
 
     Args:
         net: the model.

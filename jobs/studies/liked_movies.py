@@ -132,7 +132,7 @@ def hash_words(title: str) -> Floats:
 def log_degree(pairs: UserItemPairs) -> Floats:
     """Return log(1 + pairs) / 5, (items, 1).
 
-    This is as large as other features.
+    The number is as large as other features.
     """
     counts = np.bincount(pairs.item, minlength=pairs.items)
     return (np.log1p(counts)[:, None] / 5).astype(np.float32)

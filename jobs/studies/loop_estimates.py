@@ -123,7 +123,7 @@ class ModelEstimates(NamedTuple):
 def fit_published(count_i: Ints) -> Floats:
     """Return n^alpha above xmin, else n.
 
-    This is the formula in the code of Jadidinejad et al. 2021.
+    The formula is that in the code of Jadidinejad et al. 2021.
     """
     return _fill(propensities.power_above_xmin(count_i, _fit_law(count_i)))
 
@@ -131,7 +131,7 @@ def fit_published(count_i: Ints) -> Floats:
 def fit_own(count_i: Ints) -> Floats:
     """Return n^((gamma + 1) / 2).
 
-    This is the formula in their paper, and in Yang et al. 2018.
+    The formula is that in their paper, and in Yang et al. 2018.
     """
     return _fill(propensities.power_law(count_i, _fit_law(count_i)))
 
@@ -151,8 +151,8 @@ def _fill(propensity_i: Floats) -> Floats:
 def miskey(propensity_i: Floats, item_r: Ints, seed: int) -> Floats:
     """Return the propensities the published code looks up.
 
-    It uses an item's number in place of its id. The library numbers items as they first appear in its
-    training rows, whose order is random; the code takes this number for an id. So item n in that
+    That code uses an item's number in place of its id. The library numbers items as they first appear in
+    its training rows, whose order is random; the code takes this number for an id. So item n in that
     numbering gets the n-th id's propensity.
 
     Args:

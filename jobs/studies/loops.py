@@ -60,7 +60,7 @@ ARRAYS = ("offsets", "relevance", "above", "tied", "before", "length")
 def read_rows(dataset: Dataset) -> pa.Table:
     """Read a log: Coat, Yahoo R3 or MovieLens 1M.
 
-    Its columns are user_id, item_id, rating, event_time and part. A closed row's part is NULL where the
+    The columns are user_id, item_id, rating, event_time and part. A closed row's part is NULL where the
     split divides the closed loop, as in a night.
 
     Raises:
@@ -188,7 +188,7 @@ def label_log(rows: pa.Table, benchmark: Benchmark) -> LoopLog:
 class FittedScorer(NamedTuple):
     """A fitted model that ranks.
 
-    It has its item side, user vectors (u, d), and the users it knows, (u,).
+    The model has its item side, user vectors (u, d), and the users it knows, (u,).
     """
 
     scorer: Scorer

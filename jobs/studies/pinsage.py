@@ -267,7 +267,7 @@ class SeedDraws:
 def draw_users(train: UserItemPairs, pairs: int, seed: int) -> UserItemPairs:
     """Draw users by hash, and return their training pairs.
 
-    They are enough for about this number of item pairs.
+    The users suffice for about this number of item pairs.
     """
     order = order_users_by_hash(train.users, seed)
     enough = np.searchsorted(np.cumsum(2 * np.diff(train.indptr)[order]), pairs) + 1
@@ -287,7 +287,7 @@ def keep_most_visited(most: MostVisited, top: int) -> MostVisited:
 def find_hard_negatives(train: UserItemPairs, queries: Rows, least: float) -> Band:
     """Return each query's hard negatives by personalised PageRank.
 
-    These are items ranked 2,000 to 5,000, or the same share of the reached items. There is a row for each
+    Such items are ranked 2,000 to 5,000, or the same share of the reached items. There is a row for each
     item, empty unless it is a query.
     """
     first, counts = train.users, np.zeros(train.items, np.int64)
@@ -471,7 +471,7 @@ def format_summary(rows: list[dict[str, Any]]) -> str:
 def format_differences(rows: list[dict[str, Any]]) -> str:
     """Tabulate differences to base within each seed.
 
-    They have intervals; walks, pairs and split are the same.
+    The differences have intervals; walks, pairs and split are the same.
     """
     names = [*(f"hit_rate@{k}" for k in CUT_OFFS), "scaled_mrr", "best_epoch"]
     results = group_by_variant(rows)

@@ -56,7 +56,7 @@ class PlantedWorld(NamedTuple):
 def generate_world(items: int) -> PlantedWorld:
     """Generate the world with so many items.
 
-    It is the same in every run and version of the code.
+    The world is the same in every run and version of the code.
     """
     draw = np.random.default_rng(11)
     users, tastes = 2 * items, max(items // ITEMS_PER_TASTE, 1)
@@ -79,7 +79,7 @@ def generate_world(items: int) -> PlantedWorld:
 def write_tables(world: PlantedWorld, folder: Path, test_users: int = 0) -> tuple[int, int]:
     """Write a world as the tables a night reads.
 
-    They are `log.parquet` (user_id, item_id, part) and `items.parquet` (id, vector).
+    The tables are `log.parquet` (user_id, item_id, part) and `items.parquet` (id, vector).
 
     Args:
         world: the world to write; its ids are whole numbers.

@@ -273,7 +273,7 @@ def make_table(lines: list[dict[str, Any]]) -> str:
 def format_errors(lines: list[dict[str, Any]], task: str) -> str:
     """Format a task's test errors.
 
-    They are the error of the fit with the lowest training error, then median, least and most.
+    First comes the error of the fit with the lowest training error, then median, least and most.
     """
     if not lines:
         return "not run"

@@ -68,7 +68,7 @@ def pick(draw: Draw, names: Sequence[str]) -> str:
 def write_walks(draw: Draw, in_pairs: bool = False) -> tuple[list[str], dict[str, str]]:
     """Write sentences on people who walk.
 
-    Each one's last place comes along.
+    The last place of each one comes along.
     """
     sentences, place_p = [], dict[str, str]()
     for _ in range(int(draw.integers(SHORTEST, LONGEST + 1))):

@@ -38,8 +38,8 @@ BOOTSTRAP_SEED = 42
 def compare_estimators(results: SeedResults, columns: Sequence[Column], replicates: int) -> list[Row]:
     """Return each estimator's lead over the holdout.
 
-    It is tested by Steiger's test and over model families. The p-values of all stratified estimates and
-    columns are adjusted together (Benjamini and Hochberg).
+    The lead is tested by Steiger's test and over model families. The p-values of all stratified estimates
+    and columns are adjusted together (Benjamini and Hochberg).
     """
     families = [name_family(model) for model in results.models]
     drawn_rm = agreement.draw_families(families, replicates, BOOTSTRAP_SEED)
@@ -140,8 +140,8 @@ def compare_pairs(
 ) -> list[Row]:
     """Compare two families at each size they share.
 
-    They are compared as a whole, in each stratum, and in the open loop. Tests are paired t-tests over
-    users; p is adjusted over all sizes and parts of a column (Holm 1979).
+    The families are compared as a whole, in each stratum, and in the open loop. Tests are paired t-tests
+    over users; p is adjusted over all sizes and parts of a column (Holm 1979).
     """
     places = {name: n for n, name in enumerate(results.models)}
     sizes = [

@@ -375,7 +375,7 @@ def apply_settings(
 ) -> tuple[ModelConfig, ...]:
     """Give a family's sizes the settings chosen for one size.
 
-    This is the searched size.
+    The settings are those of the searched size.
     """
     by_family = {name_family(name): setting for name, (setting, _) in best.items()}
     return tuple(

@@ -122,7 +122,7 @@ class AuctionLogParts(Protocol):
     def keep(self, name: str, make: Callable[[], LogArrays]) -> LogArrays:
         """Return arrays about the log, made once if in files.
 
-        They depend on the log and on what `name` says.
+        The arrays depend on the log and on what `name` says.
         """
 
     def count_users(self) -> Ints:
@@ -157,7 +157,7 @@ class AuctionParts:
     def count_users(self) -> Ints:
         """Return auctions, squares and users, (3,).
 
-        It takes 16 bytes for each user in each part.
+        Counting takes 16 bytes for each user in each part.
         """
         users = [part.auctions.users for part in self.parts]
         return square_auctions(

@@ -83,7 +83,7 @@ def read_local_table(path: str, what: str) -> pa.Table:
     """Read a table on this machine as it is stored.
 
     Raises:
-        DataError: it has lines with another layout, or only Spark's readers read it.
+        DataError: the table has lines with another layout, or only Spark's readers read it.
     """
     try:
         stored = arrow_files.open_path(path)
@@ -264,7 +264,7 @@ class BadRows:
     def refuse(self, settings: AuctionLog, where: str) -> None:
         """Raise DataError for bad rows, unless the settings reject them.
 
-        It is also raised if no auction is good.
+        The error is also raised if no auction is good.
         """
         if self.reasons and settings.bad_rows == "fail":
             raise self._make_error(where)

@@ -144,7 +144,7 @@ def _encode_column(rows: pa.Table, name: str) -> pa.Table:
 def _may_be_seconds(rows: pa.Table, name: str) -> bool:
     """Return whether values decide if times are numbers.
 
-    That is so for texts and floats.
+    Values decide for texts and floats.
     """
     kind = combine_column(rows.column(name)).type
     return not (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_integer(kind))
@@ -164,7 +164,7 @@ def open_layout(
 ) -> LogLayout:
     """Return a log's layout, made by the first run.
 
-    It does so under a lease.
+    The first run makes the layout under a lease.
 
     Args:
         engine: the runner.

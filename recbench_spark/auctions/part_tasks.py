@@ -131,7 +131,7 @@ class LaidOutParts:
     def keep(self, name: str, make: Callable[[], LogArrays]) -> LogArrays:
         """Return arrays from a file, which later runs read again.
 
-        It lies beside the parts' counts.
+        The file lies beside the parts' counts.
         """
         return part_files.keep_sums(self.log.folder, name, make)
 
@@ -208,7 +208,7 @@ def _square_auctions(blocks: Iterable[Block]) -> Iterator[Ints]:
 def open_counts(engine: Engine, layout: LogLayout, until: int | None, report: Report) -> CountedLog:
     """Return a layout's replayed rows; the first run counts them.
 
-    It does so under a lease.
+    The first run counts under a lease.
 
     Args:
         engine: the runner.

@@ -45,7 +45,7 @@ def count_part(part: LoggedPart) -> Sums:
 class CurvePass:
     """Pass for the derivatives of the curve's likelihood.
 
-    They have the shapes (s,) and (s, s).
+    The derivatives have the shapes (s,) and (s, s).
     """
 
     set_s: Ints

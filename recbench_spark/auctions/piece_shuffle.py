@@ -138,8 +138,8 @@ def refuse_wrong_ids(
 ) -> None:
     """Raise what a reader of the whole table would raise.
 
-    It is about ids that are none, and counts all rows in the first such column. All pieces are read again;
-    a task sends a few values.
+    The error is about ids that are none, and counts all rows in the first such column. All pieces are read
+    again; a task sends a few values.
 
     Args:
         engine: the runner.
@@ -172,7 +172,7 @@ def _count_wrong_ids(
 def refuse_problems(problems: Iterable[PieceProblem], where: str) -> None:
     """Raise what a reader of the whole table would raise.
 
-    It is the first one, or about all bad lines.
+    The error is the reader's first one, or is about all bad lines.
     """
     ordered = sorted(problems)
     errors = [problem for problem in ordered if not problem.lines]

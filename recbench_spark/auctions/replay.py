@@ -126,7 +126,7 @@ class Replayer:
     def definition(self) -> str:
         """The numbers' definition.
 
-        It names the defaults' version, and each changed setting.
+        The text names the defaults' version, and each changed setting.
         """
         settings = self.settings
         words = [VERSION, f"curve={settings.curve}"]
@@ -226,7 +226,7 @@ class RowWriter:
     ) -> list[ReplayRow]:
         """Return a model's metrics at a point, and its cases.
 
-        There is a row for each rule for unseen pairs.
+        Each rule for unseen pairs has a row.
         """
         rows = [
             {**self._row(model, point, name, value), "unseen": unseen}
@@ -244,7 +244,7 @@ class RowWriter:
     ) -> list[ReplayRow]:
         """Return differences between models, and to the logged policy.
 
-        They use the same bootstrap weights.
+        All differences use the same bootstrap weights.
         """
         rows, logged = [], self.replayer.measure_log()
         for point in points:
@@ -353,8 +353,8 @@ def _check_log(replayer: Replayer) -> list[Check]:
 def _check_logged_model(replayer: Replayer) -> list[Check]:
     """Check that the logged model gives back the logged clicks.
 
-    It is replayed at its own point. Minimum and shrinkage change estimates at the same slot too, so the
-    check does without them.
+    The model is replayed at its own point. Minimum and shrinkage change estimates at the same slot too, so
+    the check does without them.
     """
     point = replayer.settings.logged
     if point is None or LOGGED not in replayer.log.models:

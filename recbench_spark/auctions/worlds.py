@@ -40,7 +40,7 @@ class GeneratedAuctions:
         log: the log as a table.
         rates: true click rate of each row's ad at the first slot, (r,).
         starts_a: (a + 1,) each auction's first row.
-        pair_r: (r,) each row's pair (query, ad); pairs: number of pairs; seed: of the world.
+        pair_r: (r,) each row's pair (query, ad); pairs: number of pairs; seed: the world's seed.
     """
 
     log: pa.Table

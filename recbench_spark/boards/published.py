@@ -85,7 +85,7 @@ class Board(Strict):
     def improvement(self, value: float, than: float) -> float:
         """Return how much better a value is than another.
 
-        It is negative if the value is worse.
+        The result is negative if the value is worse.
         """
         return than - value if self.lower_is_better else value - than
 

@@ -97,7 +97,7 @@ class Surface:
     def chances(self, used_d: Floats, places_md: Floats, gain: float) -> Floats:
         """Return (m,) chances that places gain more than `gain`.
 
-        Their losses are compared with the loss at `used_d`.
+        Losses of the places are compared with the loss at `used_d`.
         """
         from scipy.special import stdtr  # noqa: PLC0415 (slow to import)
 
@@ -140,7 +140,7 @@ def loss_scale(loss_n: Floats) -> float:
 def _kernel(one_nd: Floats, other_md: Floats, lengths_hd: Floats) -> Floats:
     """Return (h, n, m) covariances.
 
-    They are 1 at distance 0, and fall with the squared distance in lengths.
+    A covariance is 1 at distance 0, and falls with the squared distance in lengths.
     """
     squared_nmd = np.square(one_nd[:, None] - other_md[None])
     return np.asarray(np.exp(-0.5 * np.einsum("nmd,hd->hnm", squared_nmd, lengths_hd**-2.0, optimize=True)))
@@ -172,7 +172,7 @@ def _candidates(best_d: Floats) -> Floats:
 def _sobol_points(count: int, dims: int) -> Any:
     """Return points of low discrepancy.
 
-    They are Sobol's without the first one, which is 0.
+    The points are Sobol's without the first one, which is 0.
     """
     from scipy.stats import qmc  # noqa: PLC0415 (slow to import)
 

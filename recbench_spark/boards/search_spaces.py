@@ -74,7 +74,7 @@ class Edge(NamedTuple):
 def find_edges(space: Space, best: Setting) -> list[Edge]:
     """Return the best trial's settings near an edge.
 
-    They are in the outermost tenth of their range; choices have no edge.
+    Such a setting is in the outermost tenth of its range; choices have no edge.
     """
     edges = []
     for name, bounds in sorted(space.items()):
@@ -98,7 +98,7 @@ def _range_position(bounds: SettingRange, value: float) -> float:
 def extend_space(space: Space, beyond: Sequence[Edge]) -> dict[str, SettingRange]:
     """Return the space extended beyond these edges.
 
-    It is empty if nothing is beyond.
+    The space is empty if nothing is beyond.
     """
     wider = {edge.name: space[edge.name].extend_beyond(edge.side) for edge in beyond}
     extended = {name: bounds for name, bounds in wider.items() if bounds is not None}

@@ -97,8 +97,8 @@ def expected_best(search: SearchTrials, level: float = 0.9) -> ExpectedBest:
 def late_gain(search: SearchTrials) -> float:
     """Return the gain from the second half of the trials.
 
-    It is the expected best of N against the expected best of N / 2. A search that gained much by its last
-    doubling is not finished. NaN for fewer than two trials.
+    The gain is the expected best of N against the expected best of N / 2. A search that gained much by its
+    last doubling is not finished. NaN for fewer than two trials.
     """
     count = len(search.trials)
     if count < 2:

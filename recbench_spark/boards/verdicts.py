@@ -71,7 +71,7 @@ class TuningReason(NamedTuple):
 class TuningNote(NamedTuple):
     """A limit to what the board knows about a run.
 
-    It has a code and a sentence, and accuses nobody.
+    A note has a code and a sentence, and accuses nobody.
     """
 
     code: Literal["never_searched", "no_power", "better_not_used"]
@@ -220,7 +220,7 @@ def compare_with_best(
 def _best_trial_chance(search: SearchTrials, used: Mapping[str, float], gain: float) -> float | None:
     """Return the chance that the best trial beats untried settings.
 
-    It must be better by more than `gain`.
+    The best trial must be better by more than `gain`.
     """
     names = _varying_settings(search)
     fitted = _fit_surface(search, names)
@@ -238,7 +238,7 @@ def _settings_place(search: SearchTrials, names: Sequence[str], used: Mapping[st
 def required_gain(search: SearchTrials, run: BoardRun) -> float:
     """Return the gain from which on a run is under-tuned.
 
-    It is in units of the value.
+    The gain is in units of the value.
     """
     best = float(search.losses().min())
     return max(MIN_GAIN_SHARE * abs(best), MIN_GAIN_SPREADS * (run.spread or 0.0))
@@ -402,7 +402,7 @@ def check_budget(search: SearchTrials, rivals: Mapping[str, SearchTrials]) -> Tu
 def check_setting_searched(search: SearchTrials, name: str, moved_by: float) -> TuningReason | None:
     """Check whether a setting that matters elsewhere was searched.
 
-    It was not if it had one value at most.
+    A setting was not searched if it had one value at most.
     """
     tried = {trial.settings[name] for trial in search.trials if name in trial.settings}
     if len(tried) > 1 or abs(moved_by) <= MIN_RELATIVE_DIFFERENCE:
@@ -462,7 +462,7 @@ def _profile_falls(search: SearchTrials, places: Floats, losses: Floats, side: i
 def _slope_falls(search: SearchTrials, places: Floats, losses: Floats, side: int) -> bool:
     """Return whether a quadratic fit falls outwards at the edge.
 
-    It is c + b x + a x^2 by least squares, where x is the distance from the edge. Other settings enter
+    The fit is c + b x + a x^2 by least squares, where x is the distance from the edge. Other settings enter
     alike.
     """
     better = losses <= np.quantile(losses, BETTER_SHARE)

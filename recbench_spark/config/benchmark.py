@@ -162,8 +162,8 @@ def make_retrieved_models(
 ) -> tuple[ModelConfig, ...]:
     """Return a model for each index and model in `retrieval`.
 
-    It is called `model.index`. A document written from a benchmark already holds these models; they are not
-    made again.
+    A model's name is `model.index`. A document written from a benchmark already holds these models; they
+    are not made again.
     """
     if retrieval is None:
         return ()
@@ -351,7 +351,7 @@ def _search_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
 def _fold_in_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
     """Return item vectors without users to rank: (is wrong, message).
 
-    Such a model needs a split with held-out users.
+    A model with item vectors alone needs a split with held-out users.
     """
     alone = [m for m in benchmark.models if isinstance(m, EmbeddingsModel) and m.users is None]
     return [

@@ -55,7 +55,7 @@ class Bootstrap(Strict):
 class CandidateDraw(Strict):
     """Number and seed of sampled candidates.
 
-    They apply where definition.candidates is uniform or popularity.
+    These settings apply where definition.candidates is uniform or popularity.
 
     `per`: `n` items for each user, or for each held-out item. `estimators`: the corrections beside the raw
     values under uniform draws (see `analyses.sampling.kernels.sampled`).
@@ -92,7 +92,7 @@ DEFAULT_METRICS = ("hit", "precision", "recall", "f1", "map", "mrr", "ndcg", "au
 class Propensities(Strict):
     """Estimates of the chance to be shown, for each item.
 
-    They come from the training part (`analyses.exposure.kernels.propensities`).
+    The estimates come from the training part (`analyses.exposure.kernels.propensities`).
 
     `law`: how to find the exponent. `scale`: powers are known up to a factor; make the largest 1, or make
     their sum a mean user's interactions. `floor`: smaller values are raised to it, and values above 1

@@ -31,8 +31,8 @@ def make_age_gate(split: Split) -> Gate:
 def grows(benchmark: Benchmark) -> bool:
     """Return whether a file's log grows.
 
-    It does if the file uses `{logical_date}`, or measures the last period in a table. Published data sets
-    have readers of their own, and never grow.
+    A log grows if the file uses `{logical_date}`, or measures the last period in a table. Published data
+    sets have readers of their own, and never grow.
     """
     dataset, split = benchmark.dataset, benchmark.split
     texts = (dataset.path, dataset.until, *dataset.options.values(), split.start)

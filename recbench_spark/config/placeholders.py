@@ -120,7 +120,7 @@ def _format_day(day: date, style: str | None, what: str) -> str:
 def log_end_micros(dataset: Dataset) -> int | None:
     """Return the log's end in microseconds UTC, or None.
 
-    It is the end of the day `dataset.until` in the dataset's zone. None: the log has no end.
+    The end is that of the day `dataset.until` in the dataset's zone. None: the log has no end.
 
     Raises:
         ConfigError: `until` is not a day.

@@ -61,7 +61,7 @@ def _name_cache(kernel: Function) -> Function:
 def digest_sources(file: str) -> str:
     """Return the digest of a file with all its imports.
 
-    They are the package's files, imported directly or not.
+    Imports are the package's files, imported directly or not.
     """
     digest = hashlib.sha256()
     for source in sorted(list_sources(file)):
@@ -73,7 +73,7 @@ def digest_sources(file: str) -> str:
 def list_sources(file: str) -> set[str]:
     """Return a file with all its imports in the package.
 
-    They may be indirect.
+    Imports may be indirect.
     """
     sources, waiting = {file}, [file]
     while waiting:
@@ -117,7 +117,7 @@ def read_source(file: str) -> bytes:
 def compile_with_python_errors(function: Function) -> Function:
     """Compile as `compile_kernel`, but let division by zero fail.
 
-    This is Python's own rule.
+    Python itself has this rule.
     """
     return compile_kernel(function, nogil=False, error_model="python")
 

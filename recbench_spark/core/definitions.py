@@ -122,7 +122,7 @@ class Definition(BaseModel):
     def without_ranks(self) -> Definition:
         """Return the definition for inputs without ranks.
 
-        They have no gaps to name.
+        Such inputs have no gaps to name.
         """
         return self.model_copy(update={"gaps": "keep"})
 

@@ -123,7 +123,7 @@ BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 def _refuse_old_number(event: ScalarEvent, where: str) -> None:
     """Raise ConfigError where YAML 1.1 would read another number.
 
-    This concerns plain scalars.
+    Only plain scalars can be concerned.
     """
     text = event.value
     if not (event.implicit[0] or (event.tag or "").endswith((":int", ":float"))):

@@ -64,7 +64,7 @@ class MissingPackageError(RecbenchError, ModuleNotFoundError):
 def install_command(extra: str) -> str:
     """Return the command to install an extra.
 
-    It names packages, since recbench-spark itself is in no registry (docs/how_to/install.md).
+    The command names packages, since recbench-spark itself is in no registry (docs/how_to/install.md).
 
     >>> install_command("torch")
     "pip install 'torch>=2.6' 'safetensors>=0.5'"
@@ -141,7 +141,7 @@ def read_version(text: str) -> list[int]:
 def explain(error: BaseException) -> BaseException:
     """Return an error with the command to run.
 
-    This holds where an extra's package is missing; other errors are returned unchanged.
+    The error names the command where an extra's package is missing; other errors are returned unchanged.
     """
     if not isinstance(error, ModuleNotFoundError) or isinstance(error, RecbenchError):
         return error

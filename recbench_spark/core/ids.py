@@ -157,7 +157,7 @@ def decode_dictionary(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | p
 def _plain(kind: pa.DataType) -> pa.DataType:
     """Return a value type that Arrow can index.
 
-    It has no such function for text views.
+    Arrow has no such function for text views.
     """
     return pa.large_string() if pa.types.is_string_view(kind) else kind
 
@@ -199,7 +199,7 @@ def _text_to_ids(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
 
 
 def drop_empty(text: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    """Replace empty texts, and blanks alone, by NULL."""
+    """Replace texts that are empty or only blanks by NULL."""
     maybe = pc.or_(pc.equal(pc.binary_length(text), 0), pc.starts_with(text, " "))
     if not pc.any(maybe, min_count=0).as_py():
         return text
@@ -340,7 +340,7 @@ class IdOverlap:
     def share(self) -> float:
         """Share of the smaller side's ids also on the other.
 
-        It is 1 without ids.
+        The share is 1 without ids.
         """
         return self.common / min(self.n) if min(self.n) else 1.0
 

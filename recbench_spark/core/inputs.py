@@ -122,7 +122,7 @@ def change_error(path: str) -> DataError:
 def time_travel_options(options: Options) -> dict[str, str]:
     """Return the options to choose a Delta table's version.
 
-    Their names stay unchanged.
+    Names keep the letters of the caller.
     """
     return {name: value for name, value in options.items() if name.lower() in TIME_TRAVEL}
 

@@ -31,9 +31,10 @@ HALVES = 2.0**27 + 1.0
 def scaling(largest: float) -> float:
     """Return the power of two to scale parts by.
 
-    It brings parts of at most this size to 2^9..2^10; it is 1 for 0. Weights may range over many orders of
-    magnitude. Multiplying by a power of two loses nothing, and the later rounding to 2^-52 changes less
-    than 2^-61 of the largest part. With scalings f and g, a ratio of parts is g / f times the scaled one.
+    The power brings parts of at most this size to 2^9..2^10; it is 1 for 0. Weights may range over many
+    orders of magnitude. Multiplying by a power of two loses nothing, and the later rounding to 2^-52
+    changes less than 2^-61 of the largest part. With scalings f and g, a ratio of parts is g / f times the
+    scaled one.
 
     >>> scaling(1.0), scaling(3e6)
     (1024.0, 0.000244140625)
@@ -45,8 +46,8 @@ def scaling(largest: float) -> float:
 def ratio_moments(numerator_uc: Floats, denominator_uc: Floats) -> Ints:
     """Return moments for a ratio and its standard error.
 
-    They are int64 (c, 11), to be added in any order. Columns: parts counted, then (high, low) of the sums
-    of N, D, N^2, N D and D^2.
+    Moments are int64 (c, 11), to be added in any order. Columns: parts counted, then (high, low) of the
+    sums of N, D, N^2, N D and D^2.
     """
     n, d = np.broadcast_arrays(numerator_uc, denominator_uc)
     left_out = np.isnan(n) | np.isnan(d)

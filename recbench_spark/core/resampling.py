@@ -43,9 +43,9 @@ and 0.33 by two; 65 columns took 0.03 and 0.25."""
 def exact_sums(values_uc: Floats) -> Ints:
     """Return fixed-point column sums; NaN counts as nothing.
 
-    They are int64 (c, 2), high and low part. Add them in any order and partitioning, then `from_sums`. Each
-    value is rounded to a multiple of 2^-52 (error at most 2^-53). Raises DataError for values above 2^23
-    and infinite ones.
+    The sums are int64 (c, 2), high and low part. Add them in any order and partitioning, then `from_sums`.
+    Each value is rounded to a multiple of 2^-52 (error at most 2^-53). Raises DataError for values above
+    2^23 and infinite ones.
     """
     values = np.where(np.isnan(values_uc), 0.0, values_uc)
     if (np.abs(values) > LARGEST).any():
@@ -67,8 +67,8 @@ def from_sums(sums_c2: Ints) -> Floats:
 def moments(values_uc: Floats) -> Ints:
     """Return moments for mean and standard error.
 
-    They are int64 (c, 5), to be added in any order. Columns: users counted, sum (high, low), sum of squares
-    (high, low). Values up to 2,896.
+    Moments are int64 (c, 5), to be added in any order. Columns: users counted, sum (high, low), sum of
+    squares (high, low). Values up to 2,896.
     """
     counted = (~np.isnan(values_uc)).sum(axis=0).astype(np.int64)
     parts = [counted[:, None], exact_sums(values_uc), exact_sums(values_uc * values_uc)]
@@ -78,8 +78,8 @@ def moments(values_uc: Floats) -> Ints:
 def mean_and_error(moments_c5: Ints) -> tuple[Floats, Floats, Ints]:
     """Return mean, its standard error and n, each (c,).
 
-    The variance has n - 1. NaN without users; the standard error is NaN below two users. The arithmetic is
-    in exact fractions, so nothing cancels if all users have nearly one value.
+    The variance divides by n - 1. NaN without users; the standard error is NaN below two users. The
+    arithmetic is in exact fractions, so nothing cancels if all users have nearly one value.
     """
     counts = moments_c5[:, 0]
     sums, squares = _fractions(moments_c5[:, 1:3]), _fractions(moments_c5[:, 3:5])
@@ -106,8 +106,8 @@ def bootstrap_sums(
 ) -> tuple[Ints, Ints]:
     """Return each replicate's weighted sums and total weights.
 
-    Both are int64 (b, c). Sums are multiples of 2^-30 (see `replicate_means`); both may be added over any
-    partitioning of the users. Users with NaN in a column enter neither.
+    Sums and weights are int64 (b, c). Sums are multiples of 2^-30 (see `replicate_means`); both may be
+    added over any partitioning of the users. Users with NaN in a column enter neither.
     """
     valid = ~np.isnan(values_uc)
     fixed = np.rint(np.where(valid, values_uc, 0.0) * 2.0**BOOTSTRAP_BITS)
@@ -141,7 +141,7 @@ def replicate_means(sums_bc: Ints, totals_bc: Ints) -> Floats:
 def replicate_ratios(numerator_bc: Ints, denominator_bc: Ints) -> Floats:
     """Return each replicate's sum(numerator) / sum(denominator), (b, c).
 
-    Both are fixed-point sums.
+    Numerator and denominator are fixed-point sums.
     """
     ratios: Floats = np.full(numerator_bc.shape, np.nan)
     np.divide(numerator_bc, denominator_bc, out=ratios, where=denominator_bc != 0)
@@ -270,7 +270,7 @@ def _distinct_columns(valid_uc: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.b
 def _exact_block(fixed_uc: Floats) -> int:
     """Return how many users' weighted sum stays below 2^53.
 
-    It is rows x largest weight x largest value.
+    A weighted sum is at most rows x largest weight x largest value.
     """
     largest = max(float(np.abs(fixed_uc).max(initial=0.0)), 1.0)
     rows = int(2.0**53 / (LARGEST_WEIGHT * largest))

@@ -28,7 +28,7 @@ def serialize_table(rows: pa.Table) -> bytes:
 def chunks(batches: Batches, rows: int) -> Iterator[pa.Table]:
     """Yield batches merged into tables of `rows` rows or more.
 
-    Each has one chunk; the last may be smaller.
+    Each table has one chunk; the last may be smaller.
     """
     for group in group_batches(batches, rows):
         yield pa.Table.from_batches(group).combine_chunks()

@@ -82,7 +82,7 @@ class Sums:
     def nearest(self) -> Floats:
         """Return the float64 nearest to each sum: (...).
 
-        It is slow, for few sums.
+        This is slow, and meant for few sums.
         """
         floats = np.array([float(total) for total in self.fractions()], dtype=np.float64)
         return floats.reshape(self.limbs.shape[1:])
@@ -179,7 +179,7 @@ def _add_parts(parts: list[Sums]) -> Sums:
 def _places(values: Floats) -> tuple[int, int]:
     """Return the values' first limb and number of limbs.
 
-    It is one limb if all are 0.
+    The number is one limb if all values are 0.
     """
     bits = np.ascontiguousarray(values, dtype=np.float64).view(np.int64)
     least, most = _exponents(bits.reshape(-1))
@@ -196,7 +196,7 @@ def _places(values: Floats) -> tuple[int, int]:
 def _exponents(bits_n: Ints) -> tuple[int, int]:
     """Return the smallest and largest exponent, without 0 and NaN.
 
-    They are (2048, -1) if there is no other number.
+    The result is (2048, -1) if there is no other number.
     """
     least, most = 2048, -1
     for n in range(len(bits_n)):
@@ -211,7 +211,7 @@ def _exponents(bits_n: Ints) -> tuple[int, int]:
 def _cut(values_nc: Floats, index_n: Ints, low: int, shape: tuple[int, int]) -> Ints:
     """Return limbs of the values, added by index.
 
-    They are int64 (l, count, c), each below rows x 2^40 in size.
+    The limbs are int64 (l, count, c), each below rows x 2^40 in size.
     """
     limbs = np.zeros((*shape, values_nc.shape[1]), dtype=np.int64)
     bits = np.ascontiguousarray(values_nc, dtype=np.float64).view(np.int64)

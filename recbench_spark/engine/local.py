@@ -52,7 +52,7 @@ Sent = dict[int, list[bytes | Place]]
 
 @dataclass(frozen=True)
 class LocalEngine:
-    """Local runner of tasks, with a Spark context's words.
+    """Local runner of tasks, with the methods of a Spark context.
 
     Attributes:
         folder: folder for shuffle files.
@@ -143,7 +143,7 @@ _open_pool = cache(_make_pool)
 def _start_worker() -> None:
     """Prepare a worker: it ends with its parent.
 
-    It uses one thread, and ends without a word on Ctrl-C.
+    A worker uses one thread, and ends without a word on Ctrl-C.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     pa.set_cpu_count(1)

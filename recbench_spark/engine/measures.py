@@ -108,7 +108,7 @@ def sum_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Yield each measure's sums over some tables.
 
-    They are `CELLS` rows, with all cells together. `most`: rows for a measure at once.
+    Results are `CELLS` rows, with all cells together. `most`: rows for a measure at once.
     """
     for table in tables:
         for start in range(0, table.num_rows, most):

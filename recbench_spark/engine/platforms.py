@@ -99,7 +99,7 @@ def prepare_session(spark: SparkSession) -> str:
 def describe_platform(spark: SparkSession) -> str:
     """Describe the platform and its limits in a sentence.
 
-    It is empty for the newest Spark, classic.
+    The sentence is empty for the newest Spark, classic.
     """
     version = name_version(spark.version)
     limits = []
@@ -117,7 +117,7 @@ def describe_platform(spark: SparkSession) -> str:
 def _require_ansi(spark: SparkSession) -> None:
     """Switch ANSI on: numbers that do not fit are errors.
 
-    It is on by default from Spark 4.0 on.
+    From Spark 4.0 on, ANSI is on by default.
     """
     change_setting(spark, ANSI, "true")
     if str(read_setting(spark, ANSI)).lower() != "true":
@@ -130,7 +130,7 @@ def _require_ansi(spark: SparkSession) -> None:
 def _require_delta(spark: SparkSession) -> None:
     """Check that Spark reads Delta tables.
 
-    Such a Spark reports that a place has no table.
+    A Spark with Delta reports that a place has no table.
     """
     try:
         spark.read.format("delta").load("/recbench-no-such-table").schema  # noqa: B018 - it asks the server
@@ -185,7 +185,7 @@ def _send_package(spark: SparkSession) -> None:
 def _ask_worker(spark: SparkSession) -> dict[str, Any]:
     """Ask a task for Python's version and its packages.
 
-    It also tells whether it has this package.
+    The answer also tells whether the task has this package.
     """
     packages = WORKER_PACKAGES
 

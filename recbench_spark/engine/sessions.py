@@ -151,7 +151,7 @@ class SparkEngine:
     def count_hosts(self) -> int:
         """Return the number of started or planned executors.
 
-        It is 1 for a local master.
+        A local master counts as 1.
         """
         if self.is_here:
             return 1
@@ -232,7 +232,7 @@ def is_java_class(gateway: Any, value: Any, name: str) -> bool:
 class SharedSettings(NamedTuple):
     """Hadoop's settings on a server of Spark Connect.
 
-    They belong to its cluster, and no job sets them.
+    The settings belong to the server's cluster, and no job sets them.
     """
 
     spark: SparkSession

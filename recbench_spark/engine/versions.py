@@ -181,7 +181,7 @@ def find_partition_keys(tasks: int) -> list[int]:
 def _hash_numbers(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
     """Return Spark's hash of 32-bit numbers.
 
-    It is Murmur3 by Austin Appleby, seed 42.
+    The hash is Murmur3 by Austin Appleby, seed 42.
     """
     with np.errstate(over="ignore"):
         k = numbers.astype(np.uint32) * np.uint32(0xCC9E2D51)

@@ -373,7 +373,7 @@ def _name_family(rows: pa.Table, baseline: str) -> str:
 def _count_sides(rows: pa.Table) -> list[Check]:
     """Return checks on users with values on one side alone.
 
-    There is one for each pair with such users.
+    Each pair with such users has a check.
     """
     most: dict[tuple[str, str, str], tuple[int, int]] = {}
     for row in rows.to_pylist():
@@ -393,7 +393,7 @@ def _count_sides(rows: pa.Table) -> list[Check]:
 def _mark_few_users(rows: pa.Table, level: float) -> list[Check]:
     """Return a warning where too few users are compared.
 
-    There are too few for an interval or a verdict.
+    "Too few" means: for an interval or a verdict.
     """
     users = rows.column("users").to_pylist()
     few = [n for n in users if n < FEW_USERS]

@@ -386,7 +386,7 @@ def _hash_pairs(table: Any) -> npt.NDArray[np.uint64]:
 def check_revisions(runs: Sequence[ModelRun]) -> list[Check]:
     """Return a warning for each run from another code revision.
 
-    The last run has the right one. Between models of two kinds only the shared code is compared.
+    Runs are compared with the last one. Between models of two kinds only the shared code is compared.
     """
     last = runs[-1]
     checks: list[Check] = []

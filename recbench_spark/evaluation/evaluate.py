@@ -238,7 +238,7 @@ def _choose_and_call(
 def is_spark_frame(table: object) -> bool:
     """Tell whether a table is a Spark frame, classic or Connect.
 
-    Its class alone decides.
+    The class of the table alone decides.
     """
     return any(kind.__module__.startswith("pyspark.sql") for kind in type(table).__mro__)
 

@@ -26,8 +26,8 @@ from recbench_spark.storage.shared_arrays import bound_lists
 class InteractionPairs:
     """Truth or training pairs, each (user, item) once.
 
-    They are ordered by user, then item. user_r, item_r: indices of users and in the catalogue; value_r: the
-    pair's highest relevance.
+    Pairs are ordered by user, then item. user_r, item_r: indices of users and in the catalogue; value_r:
+    the pair's highest relevance.
     """
 
     user_r: Ints
@@ -108,7 +108,7 @@ def distinct_pairs(table: pa.Table, users: pa.Array, items: pa.Array) -> tuple[I
 def count_common_pairs(truth: InteractionPairs, trained: InteractionPairs, items: int) -> int:
     """Count truth pairs found in training.
 
-    Both number the same users and items.
+    Truth and training number the same users and items.
     """
     truth_p, trained_p = (part.user_r * items + part.item_r for part in (truth, trained))
     return int(np.isin(truth_p, trained_p).sum())

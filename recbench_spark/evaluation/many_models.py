@@ -98,7 +98,7 @@ def _is_table(table: object) -> bool:
 def is_run(table: object) -> bool:
     """Tell whether a table is a ranx run.
 
-    This is a dict of users with dicts of items and numbers.
+    Such a run is a dict of users with dicts of items and numbers.
     """
     if not isinstance(table, Mapping) or not table:
         return False

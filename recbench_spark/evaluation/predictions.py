@@ -63,7 +63,7 @@ def evaluate_predictions(
 ) -> Result:
     """Compute metrics from predictions.
 
-    They are RMSE, MSE, NMSE, MAE, PE, AUC, log-loss, RIG, GAUC and calibration error. Slices `fpr`,
+    Metrics are RMSE, MSE, NMSE, MAE, PE, AUC, log-loss, RIG, GAUC and calibration error. Slices `fpr`,
     `threshold` and `prediction_quantile` add partial AUC, the rates at thresholds, and log-loss, RIG and PE
     by prediction quantile. Log-loss clips probabilities to 2^-52 .. 1 - 2^-52, the same on both sides; GAUC
     weights each user's AUC by the user's positives. Values and errors keep 12 digits at any scale and do

@@ -70,7 +70,7 @@ class EvaluationPlan:
     def name_limits(self, train: Any, candidates: Any) -> dict[str, Any]:
         """Return the tables deciding candidates or popularity.
 
-        Their keys say what they decide.
+        The keys say what a table decides.
         """
         limits = {"training items": train} if self.drops_training_items else {}
         limits |= {"popularity": train} if {*self.metric_plan.metrics} & {*POPULARITY} else {}
@@ -189,7 +189,7 @@ def drawn_candidates_checks(
 def _binary_checks(definition: Definition, grades: Sequence[float]) -> list[Check]:
     """Return a warning where all grades above 0 count alike.
 
-    They do without a chosen threshold.
+    All grades count alike without a chosen threshold.
     """
     if definition.threshold is not None or grades[0] <= 0 or grades[0] == grades[-1]:
         return []
@@ -217,11 +217,11 @@ def select_system(**systems: Any) -> tuple[str, Any]:
 def check_candidates(definition: Definition, embeddings: bool, candidates: bool, train: bool) -> None:
     """Check that a candidate table comes with `candidates=given`.
 
-    Both come together, and only with embeddings.
+    Table and setting come together, and only with embeddings.
 
     Raises:
-        ConfigError: they do not, candidates are drawn and there are no training rows, or ties of embeddings
-            are hashed.
+        ConfigError: one comes without the other, candidates are drawn and there are no training rows, or
+            ties of embeddings are hashed.
     """
     if candidates and not embeddings:
         raise ConfigError("candidates are for embeddings", "lists and scores bring their own candidates")

@@ -2,7 +2,7 @@
 
 Users, vectors and lists are dealt by user in blocks (`blocks.deal_sides`): one value for a thousand rows,
 for any number of models. Each task then ranks by one model after the other (`task`). User rows go to files;
-the driver receives a few rows per model. Without Spark.
+the driver receives a few rows per model. No Spark is needed.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _bytes_per_user(member: Member) -> int:
 def list_sides(inputs: PassInputs, request: RankingRequest) -> list[Side]:
     """List the tables needed by tasks about their users.
 
-    They are users, candidates, and what models know about them.
+    The sides are users, candidates, and what models know about them.
     """
     models = [one for one in inputs.ranked if not isinstance(one, GivenRows)]
     names = inputs.users.names

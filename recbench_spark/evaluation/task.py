@@ -94,10 +94,7 @@ class BatchedWork:
 
 @dataclass(frozen=True)
 class RankedAlone:
-    """One model to rank and not to measure.
-
-    It has request, device and kind of candidates.
-    """
+    """Request, device and candidates to rank one model without measuring."""
 
     request: RankingRequest
     device: Callable[[], str]
@@ -155,7 +152,7 @@ MODELS_PER_SUM = 64
 def read_users(sides: Sides, candidates: CandidateRule | None) -> pa.Table | None:
     """Take a task's users out of its blocks, in order.
 
-    They come with their candidates; None: the task has no users.
+    Users come with their candidates; None: the task has no users.
     """
     users, rows = (unpack_blocks(sides.pop(number, [])) for number in (USERS_MEMBER, CANDIDATES_MEMBER))
     if users is None:

@@ -228,7 +228,7 @@ def count_rows(task: TaskTables) -> dict[str, int]:
 def build_users(task: TaskTables, catalogue: TaskCatalogue) -> tuple[TaskTables, Ints, pa.Table]:
     """Build the rows of `USERS`.
 
-    They are the truth's users, with their training items as `masked`.
+    The rows are the truth's users, with their training items as `masked`.
 
     Returns:
         The tables with items in catalogue order, indices of these items there, and the users.
@@ -300,7 +300,7 @@ def count_drawn(
 ) -> tuple[int, int, int, int] | None:
     """Count a task's users, and their drawn candidates.
 
-    These have three numbers: fewest, all, and most.
+    Drawn candidates have three numbers: fewest, all, and most.
     """
     users = build_users(task, catalogue)[2]
     if not len(users):

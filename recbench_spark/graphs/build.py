@@ -262,7 +262,7 @@ def _index_numbers(side: int, graph: Graph, hashes: Hashes) -> Parts:
 class EdgeBlockCounts(NamedTuple):
     """A task's counts and parts for a block's edges.
 
-    These are edges, repeated pairs, largest degree and sources, and the written parts by array name.
+    The counts are edges, repeated pairs, largest degree and sources; the parts are by array name.
     """
 
     number: int
@@ -332,7 +332,7 @@ class NodeFinder:
     def ids(self, ids: pa.Array, side: int) -> npt.NDArray[np.uint32]:
         """Look up raw ids' dense ids, (r,).
 
-        They are `ids.NOT_THERE` where the side has no such node.
+        A dense id is `ids.NOT_THERE` where the side has no such node.
         """
         table = self.numbers[side]
         if table is None:
@@ -344,7 +344,7 @@ class NodeFinder:
     def __call__(self, hashes: Hashes, side: int) -> npt.NDArray[np.uint32]:
         """Look up hashes' dense ids, (r,).
 
-        They are `ids.NOT_THERE` where the side has no such node.
+        A dense id is `ids.NOT_THERE` where the side has no such node.
         """
         first, end = self.graph.side_range(side)
         dense_r = look_up_hashes(hashes, self.hashes[first:end], self.index[side])
@@ -392,7 +392,7 @@ def _write_block(
 def write_node_table(engine: Engine, graph: Graph, folder: str) -> None:
     """Write a graph's nodes to `graph_nodes`, once per graph.
 
-    There is one commit, and one file for each block.
+    The nodes take one commit, and one file for each block.
     """
     partition = {"graph_id": graph.graph_id}
     name = f"graph_nodes/{graph.graph_id}"
@@ -425,7 +425,7 @@ def _write_node_rows(block: NodeBlock, graph: Graph, folder: str, partition: dic
 def read_ids(graph: Graph, block: NodeBlock) -> pa.Array:
     """Return a block's raw ids by dense id.
 
-    They are whole numbers or texts.
+    Raw ids are whole numbers or texts.
     """
     if graph.numeric[block.side]:
         return pa.array(unhash_numbers(graph.block_hashes(block), graph.seed))

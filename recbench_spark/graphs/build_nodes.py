@@ -128,7 +128,7 @@ def _partition_nodes(
 def _read_extra_nodes(inputs: GraphInputs, number: int, readers: int) -> Iterator[tuple[int, pa.Array]]:
     """Yield nodes that need no edge, by side.
 
-    They come from lists, which may be empty, and from node tables.
+    These nodes come from lists, which may be empty, and from node tables.
     """
     if inputs.lists:
         for chunk in inputs.edges.chunks(inputs.edges.part(number, readers)):

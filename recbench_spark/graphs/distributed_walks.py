@@ -90,7 +90,7 @@ def _run_walk(
 def _split_block(block: NodeBlock) -> Iterator[NodeBlock]:
     """Yield pieces of some thousand nodes.
 
-    Each keeps the block's number.
+    A piece keeps the block's number.
     """
     for first in range(block.first, block.end, NODES_A_PIECE):
         yield replace(block, first=first, rows=min(NODES_A_PIECE, block.end - first))
@@ -198,7 +198,7 @@ def _start_walkers(numbers: Iterator[int], journey: WalkContext) -> Iterator[Pac
 def _send_walkers(group: Any, number: int, journey: WalkContext) -> Iterator[Packed]:
     """Yield walkers, each addressed to its next file.
 
-    It is the drawn edge's file, or at the end the piece with their start.
+    The next file is the drawn edge's, or at the end the piece with the walkers' start.
     """
     graph, what = journey.graph, journey.what
     hop, part = divmod(number, what.edges)

@@ -93,7 +93,7 @@ def _measure_overlap(
 ) -> float:
     """Return the share of neighbours kept.
 
-    It is measured on the first SAMPLE_NODES nodes both nights have.
+    The share is measured on the first SAMPLE_NODES nodes both nights have.
     """
     first, end = graph.side_range(side)
     hashes = np.asarray(graph.hashes()[first : min(end, first + 10 * SAMPLE_NODES)])

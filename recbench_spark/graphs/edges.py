@@ -220,7 +220,8 @@ def look_at_text(path: str, columns: Sequence[str], wanted: Sequence[str]) -> tu
     columns are the wanted ones in order.
 
     Raises:
-        DataError: the file has no lines. SchemaError: its header names a column in `wanted` twice.
+        DataError: the file has no lines, or its lines end in two ways.
+        SchemaError: its header names a column in `wanted` twice.
     """
     head = read_head(path)
     at = begin = len(MARK) if head.startswith(MARK) else 0
@@ -386,7 +387,7 @@ def expand_lists(table: pa.Table, node: str, neighbours: str, weights: str | Non
 def require_one_kind(rows: RowSource, names: Sequence[str], what: str) -> None:
     """Refuse ids with two kinds on one side.
 
-    They are numbers in one column and texts in another.
+    Such ids are numbers in one column and texts in another.
 
     Raises:
         ConfigError: the kinds differ.
@@ -402,6 +403,6 @@ def require_one_kind(rows: RowSource, names: Sequence[str], what: str) -> None:
 def count_tasks(rows: RowSource, cores: int) -> int:
     """Return the number of reading tasks.
 
-    There is one for each piece; many rows get full rounds of the cores.
+    Each piece has a task; many rows get full rounds of the cores.
     """
     return max(1, min(len(rows.pieces), cores * max(1, -(-rows.n // (cores * 4 * ROWS_A_CHUNK)))))

@@ -107,7 +107,7 @@ def check_table(
 ) -> None:
     """Check a vector table against a side's nodes.
 
-    This happens before anything is built from the table, which is read once. Node places are shuffled, 4
+    The check comes before anything is built from the table, which is read once. Node places are shuffled, 4
     bytes each, and no vector. A reading task holds a chunk of the table.
 
     Raises:

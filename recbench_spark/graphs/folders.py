@@ -53,7 +53,7 @@ def read_note(target: str) -> dict[str, Any] | None:
 class NodeBlock:
     """A range of dense ids, which one task handles.
 
-    It holds the nodes on one side whose hashes are in one range.
+    A block holds the nodes on one side whose hashes are in one range.
 
     Attributes:
         number: number among all blocks.
@@ -83,7 +83,7 @@ class NodeBlock:
 class Graph:
     """A graph on disk, in a few numbers per block.
 
-    It is small enough for every task.
+    These numbers go with every task.
 
     Attributes:
         graph_id: hash of its inputs.
@@ -154,7 +154,7 @@ class Graph:
     def map_sources(self, block: NodeBlock) -> npt.NDArray[np.uint32]:
         """Map the dense ids a block needs, in order.
 
-        This is `need` in its halo.
+        The result is `need` in the block's halo.
         """
         return map_part(self.place(HALO[0]), block.number)
 

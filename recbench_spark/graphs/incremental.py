@@ -194,7 +194,7 @@ def _mark_changed_inputs(
 def compare_lists(one: Csr, one_hash: Any, other: Csr, other_hash: Any) -> npt.NDArray[np.bool_]:
     """Tell where two lists of neighbours differ, (r,).
 
-    They may differ in an id, a weight or their length.
+    Lists may differ in an id, a weight or their length.
 
     Args:
         one: edges into some nodes.
@@ -290,7 +290,7 @@ def restore_vectors(
 ) -> None:
     """Write a layer's old vectors to an array.
 
-    They are last night's, by last night's dense ids.
+    Old vectors are last night's, by last night's dense ids.
 
     Args:
         engine: the runner.

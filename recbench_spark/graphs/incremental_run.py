@@ -69,7 +69,7 @@ def read_model_night(store: FileTables, model_id: str) -> tuple[GraphNight, Note
 def check_previous_model(store: FileTables, settings: GraphModel, previous: str) -> None:
     """Refuse an earlier model with other settings or weights.
 
-    This happens before anything is built (`check_family`).
+    The refusal comes before anything is built (`check_family`).
     """
     note = read_note(model_folder(store, previous))
     if note is not None:
@@ -91,7 +91,7 @@ def find_earlier_model(
 ) -> str | None:
     """Find this model on an earlier night.
 
-    It has equal settings and weights, and another split.
+    That night's model has equal settings and weights, and another split.
 
     Args:
         store: the warehouse.

@@ -71,7 +71,7 @@ They are (nodes + 1,) offsets and (edges,) sources.
 def map_adjacency(graph: Graph) -> tuple[Any, Any]:
     """Map the arrays of `write_adjacency`.
 
-    They are (nodes + 1,) offsets and (edges,) sources.
+    The arrays are (nodes + 1,) offsets and (edges,) sources.
     """
     indptr, src = (map_whole(graph.place(name)) for name in ADJACENCY)
     return indptr, src

@@ -263,7 +263,7 @@ def _merge_with_reused(
 def _compute_messages(block: NodeBlock, work: PassWork) -> Any:
     """Compute a source block's messages, (rows, m), as stored.
 
-    Each vector is projected once.
+    Each source vector is projected once.
     """
     step = work.step
     if not step.projects:
@@ -299,7 +299,7 @@ def send_messages(blocks: Iterator[NodeBlock], work: PassWork) -> Iterator[Sent]
 def aggregate_messages(place: int, sent: Iterator[Sent], work: PassWork) -> Iterator[BlockResult]:
     """Aggregate the messages received by a destination block (plan G).
 
-    They are in block order.
+    Messages come in block order.
     """
     block = work.destinations[place]
     parts = sorted(value for _, value in sent)
@@ -349,7 +349,7 @@ def send_sums(blocks: Iterator[NodeBlock], work: PassWork) -> Iterator[Sent]:
 def aggregate_sums(place: int, sent: Iterator[Sent], work: PassWork) -> Iterator[BlockResult]:
     """Add up a destination block's received sums (plan S).
 
-    They are added in block order.
+    Sums are added in block order.
     """
     block, kind = work.destinations[place], work.step.module.aggregator
     parts, width = sorted(value for _, value in sent), _message_width(work)

@@ -48,7 +48,7 @@ def check_family(settings: GraphModel, weighted: WeightedLayers, note: Note) -> 
     """Refuse an earlier model with other settings or weights.
 
     Raises:
-        ConfigError: it is one; the message names each difference with both values.
+        ConfigError: the model is such; the message names each difference with both values.
     """
     if has_family(settings, weighted, note):
         return
@@ -63,7 +63,7 @@ SAME_MODEL = "give tonight's model the values of the earlier one, or run without
 def list_settings(settings: GraphModel, weighted: WeightedLayers) -> dict[str, str]:
     """Return the settings a model's numbers depend on.
 
-    Their names are those in a model file.
+    Setting names are those in a model file.
     """
     features = settings.features.model_dump(exclude={"path", "missing", "dims"})
     named: dict[str, Any] = {f"features.{name}": value for name, value in features.items()}

@@ -111,7 +111,7 @@ def ensure_checked_graph(
 ) -> Graph:
     """Return a model's graph, with its features checked.
 
-    It is built if all nodes have features, or may be without.
+    The graph is built if all nodes have features, or may be without.
 
     Raises:
         DataError: features are missing or cannot be used; no edge is stored then.
@@ -299,7 +299,7 @@ def build_features(
 ) -> tuple[str, str, dict[str, int]]:
     """Build the feature matrix by dense id.
 
-    It is made once for all models. Returns its place, name and counts.
+    The matrix is made once for all models. Returns its place, name and counts.
     """
     features, engine, name = settings.features, store.engine, identify_features(store, settings)
     target = graph.place(f"{FEATURES}/{name}")

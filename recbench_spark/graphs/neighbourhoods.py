@@ -41,8 +41,8 @@ def make_walks(settings: NeighbourhoodSettings) -> Walks:
 def choose_walk_method(graph: Graph, requested: str) -> WalkMethod:
     """Choose how to walk.
 
-    This is the requested way. By default it is `local` where the adjacency fits into this host's memory,
-    else `join`.
+    A requested way is taken. By default the way is `local` where the adjacency fits into this host's
+    memory, else `join`.
     """
     needs = adjacency_bytes(graph) / 2**30
     has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
@@ -111,7 +111,7 @@ def _report_counts(journal: Journal, written: list[NeighbourFile], walks: Walks,
 def neighbourhood_source(store: FileTables, name: str) -> GraphSource:
     """Return neighbourhoods as a graph source.
 
-    Its edges are weighted by visits, and `recbench embed` pools over them.
+    The source's edges are weighted by visits, and `recbench embed` pools over them.
     """
     return GraphSource(
         edges=store.location("neighbourhoods"),

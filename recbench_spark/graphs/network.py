@@ -84,7 +84,7 @@ def _parse_speed(text: str) -> int:
 def _read_limit(engine: Engine) -> int | None:
     """Read the limit on copies where it is set.
 
-    It is set for executors, or for this host if it runs the tasks.
+    The limit is set for executors, or for this host if it runs the tasks.
     """
     text = engine.read_setting(f"spark.executorEnv.{LIMIT_VARIABLE}")
     if text is None and engine.is_here:

@@ -102,7 +102,7 @@ def _compute_messages(step: Pass, read: Callable[[str, Nodes], Vectors], node_r:
 def _make_reader(graph: Graph, steps: list[Pass], step: Pass) -> Callable[[str, Nodes], Vectors]:
     """Make a function that returns stored vectors of some nodes.
 
-    They come from the features or are computed by an earlier pass.
+    Stored vectors come from the features or from an earlier pass.
     """
     makers = {maker.out: maker for maker in steps if maker.out is not None}
 

@@ -95,7 +95,7 @@ def _record_pass(
 ) -> None:
     """Write a pass's row in `graph_runs`, once.
 
-    Its number of projected vectors is written too.
+    The row also has the number of projected vectors.
     """
     name, step = prepared.model.model_id, planned[run.layer, run.kind].step
     once = f"/{run.layer}/{run.kind}/{len(prepared.graph.blocks)}"
@@ -108,7 +108,7 @@ def _record_pass(
 def _write_note(store: FileTables, prepared: PreparedGraphModel) -> None:
     """Note where a complete model's tables are.
 
-    Its layers' arrays are removed.
+    The arrays of the model's layers are removed first.
     """
     folder, root = prepared.model.folder, files_folder(store)
     _remove_layers(folder)

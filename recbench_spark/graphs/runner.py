@@ -425,7 +425,7 @@ def _prepare_tasks(
 
 
 def make_halos(engine: Engine, graph: Graph) -> None:
-    """Write the sources each block needs, once per graph.
+    """Write the sources each block needs from others, once.
 
     Two runs at the same time write the same objects. Files from an earlier run are compared with their
     digests, and written again where they are damaged.

@@ -233,7 +233,7 @@ class GraphModel(GraphLayers):
     def key(self, graph_id: str, features_id: str, weights_id: str) -> str:
         """Return the model's id, a hash.
 
-        It depends on everything that decides the model's numbers.
+        The hash depends on everything that decides the model's numbers.
         """
         layers = [layer.model_dump() for layer in self.layers]
         features = self.features.model_dump(exclude={"path"})
@@ -284,7 +284,7 @@ class NeighbourhoodSettings(Strict):
     def key(self, graph_id: str) -> str:
         """Return the neighbourhoods' id, a hash.
 
-        It depends on everything that decides their rows.
+        The hash depends on everything that decides the rows.
         """
         walks = (self.walks, self.hops, self.restart, self.top, self.seed)
         return digest("neighbourhoods", graph_id, self.place, walks)

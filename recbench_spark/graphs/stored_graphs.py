@@ -127,7 +127,7 @@ def graph_folder(store: FileTables, graph_id: str, blocks: int) -> str:
 def find_graph(store: FileTables, graph_id: str, blocks: int | None, journal: Journal) -> Graph | None:
     """Find a complete graph in the warehouse, or return None.
 
-    It is marked as used now.
+    The graph is marked as used now.
 
     With `blocks` None any number of blocks will do, so the number of cores may change between runs. In a
     folder, tasks compare the files with the seal, and a damaged graph is removed. On object storage each

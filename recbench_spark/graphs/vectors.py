@@ -140,7 +140,7 @@ class RowsDigest:
     def add(self, vectors: Any, names: pa.Array | None = None) -> None:
         """Add the (r, d) vectors of the next nodes.
 
-        Their (r,) ids are added where the file holds them.
+        The (r,) ids of these nodes are added where the file holds them.
         """
         if not self._kind:
             self._kind = f"{vectors.dtype.name} {vectors.shape[1]}"

@@ -87,7 +87,7 @@ def multiverse_columns(plan: MetricPlan) -> list[MetricColumn]:
 def multiverse_measure(plan: MetricPlan) -> Measure:
     """Return the measure for about 600 definitions at every cut-off.
 
-    It has no slices and no bootstrap.
+    The measure has no slices and no bootstrap.
 
     Args:
         plan: cut-offs, and the definition for all other axes.

@@ -37,7 +37,7 @@ TOTALS = pa.schema({"sums": pa.list_(pa.int64())})
 
 
 def query_values(batch: pa.RecordBatch, ks: Sequence[int]) -> tuple[Ints, Floats]:
-    """Return each query's pairs, (u,), and summed values, (u, c).
+    """Return each query's number of pairs, (u,), and summed values, (u, c).
 
     Sums are in item order.
 
@@ -88,7 +88,7 @@ def pair_measure(ks: Sequence[int]) -> Measure:
 def total_batches(ks: Sequence[int], batches: Batches) -> Batches:
     """Build one row of `TOTALS` from a task's queries.
 
-    It has queries, pairs, summed values, and the queries' means and their squares, summed.
+    The row has queries, pairs, summed values, and the queries' means and their squares, summed.
     """
     total = sums.exact_sums(np.zeros((0, totals_columns(ks))))
     for batch in batches:

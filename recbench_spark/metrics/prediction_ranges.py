@@ -56,7 +56,7 @@ RangeRunner = Callable[[RangeMeasure], Sequence[Any]]
 def sample_range(values: Floats, most: int) -> Floats:
     """Return at most so many values, equally spaced in order.
 
-    They cut all values into parts of about equal size.
+    These values cut all values into parts of about equal size.
     """
     ordered = np.sort(values)
     step = -(-len(ordered) // most) or 1
@@ -180,7 +180,7 @@ def _look_range(
 ) -> tuple[list[float], int, float]:
     """Return a range's bin edges, and its two areas.
 
-    These are twice the area between whole rows, and the area of cut rows.
+    The areas are twice the area between whole rows, and the area of cut rows.
     """
     offset = offsets.get(float(p[0]))
     if offset is None:

@@ -250,7 +250,7 @@ NO_CUTS = Cuts(np.zeros(0), np.zeros(0))
 class UserSums(NamedTuple):
     """Sums over users, (s,), and per replicate, (b, s); users.
 
-    Their order is that of `Cuts.columns`.
+    Columns are in the order of `Cuts.columns`.
     """
 
     exact: Sums
@@ -296,7 +296,7 @@ def _missing_value_checks(rows: list[MetricRow], totals: PredictionTotals) -> li
 class PredictionTotals:
     """All sums over users, (s,), and per replicate, (b, s).
 
-    Their order is that of `Cuts.columns`.
+    Columns are in the order of `Cuts.columns`.
     """
 
     sums: Floats
@@ -420,7 +420,7 @@ def estimate_row(
 ) -> MetricRow:
     """Build a row of `metrics` from replicates, (b,).
 
-    They give error and interval; users: as in `number_row`.
+    Replicates give error and interval; users: as in `number_row`.
     """
     finite = replicates[np.isfinite(replicates)]
     error = float(finite.std(ddof=1)) if len(finite) > 1 else math.nan

@@ -95,7 +95,7 @@ class Result:
     def to_latex(self, path: str | PathLike[str] | None = None, digits: int = 4) -> str:
         """Return a LaTeX table with values and intervals.
 
-        It needs the package booktabs.
+        The table needs the package booktabs.
 
         Args:
             path: file to write the text to.

@@ -129,7 +129,7 @@ def require_fold_in(model: str, ridge: FoldInRidge | None) -> FoldInRidge:
     The fit of such a model does not say how to fold users in.
 
     Raises:
-        ConfigError: it is missing.
+        ConfigError: the section is missing.
     """
     if ridge is None:
         raise ConfigError(
@@ -157,7 +157,7 @@ def require_ridge(model: str, regulariser: float, setting: str) -> float:
     """Return a fold-in's regulariser.
 
     Raises:
-        ConfigError: it is 0.
+        ConfigError: the regulariser is 0.
     """
     if not regulariser > 0:
         raise ConfigError(

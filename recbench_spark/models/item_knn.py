@@ -110,7 +110,7 @@ def _select_pairs(rows: pa.Table, threshold: float | None) -> tuple[pa.Dictionar
 def build_matrix(histories: pa.Array, n_items: int) -> Arrays:
     """Return the user x item matrix and its transpose as CSR.
 
-    Each holds 4 bytes per interaction.
+    Each matrix holds 4 bytes per interaction.
     """
     indptr, indices = flatten_lists(histories)
     transposed = binary_matrix(indptr, indices.astype(np.int32), n_items).tocsc()

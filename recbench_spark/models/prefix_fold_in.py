@@ -31,7 +31,7 @@ ITEMS_A_BLOCK = 1 << 14
 class ItemSpectrum(NamedTuple):
     """Eigenbasis of all items' Gram matrix.
 
-    It is computed once per model, and all tasks use it.
+    One computation per model serves all tasks.
 
     Attributes:
         values_d: eigenvalues of weight Y' Y, at least 0.
@@ -81,7 +81,7 @@ def ridge_by_frequency(
 def decompose_items(factors_id: Floats | Floats32, weight: float = 1.0) -> ItemSpectrum:
     """Compute the eigenbasis of weight x Y' Y.
 
-    It costs one pass over the items, and a solve with d rows.
+    The cost is one pass over the items, and a solve with d rows.
 
     Args:
         factors_id: (i, d) vectors of all items; zeros for those unknown to training.
@@ -135,8 +135,8 @@ def fold_in_implicit_prefixes(
 ) -> Floats:
     """Compute all prefixes' vectors by confidence-weighted ridge regression.
 
-    It runs over all items. As in Spark's ALS, the confidence is 1 + alpha |rating|, and all items have the
-    weight 1.
+    The regression runs over all items. As in Spark's ALS, the confidence is 1 + alpha |rating|, and all
+    items have the weight 1.
 
     Args:
         offsets: (u + 1,) bounds of each user's rows, in the given order.
@@ -161,7 +161,7 @@ def fold_in_ials_prefixes(
 ) -> Floats:
     """Compute all prefixes' vectors as iALS is fitted.
 
-    It uses pairs alone: x = (alpha_0 Y' Y + Y_l' Y_l + ridge_l I)^-1 Y_l' 1. `spectrum` has the weight
+    Pairs alone count: x = (alpha_0 Y' Y + Y_l' Y_l + ridge_l I)^-1 Y_l' 1. `spectrum` has the weight
     alpha_0, and `ridge_by_frequency` gives the ridges.
 
     Args:

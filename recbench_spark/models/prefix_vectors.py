@@ -223,8 +223,8 @@ def fold_used_rows(
 ) -> tuple[Floats, Bools]:
     """Solve for usable rows; spread the vectors over all prefixes.
 
-    Each prefix gets the vector of its last usable row. `solve_used` takes the users' bounds among the
-    usable rows.
+    A prefix gets the vector of its last usable row. `solve_used` takes the users' bounds among the usable
+    rows.
     """
     before_p = np.concatenate([[0], np.cumsum(used_p)])
     used_offsets = before_p[offsets]

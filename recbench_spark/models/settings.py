@@ -326,10 +326,10 @@ class TruthModel(ModelConfig):
 class EmbeddingsModel(ModelConfig):
     """Vectors from another system, or from a warehouse.
 
-    They are (user_id, vector[, bias]) and (item_id, vector[, bias]). `warehouse` and `model_id` in place of
-    both mean a warehouse's vectors of a model, such as one embedded by `recbench embed` with --sides
-    user,item. With `fold_in` users get vectors from their given items, for learning curves. Then `users`
-    can be left out.
+    The tables are (user_id, vector[, bias]) and (item_id, vector[, bias]). `warehouse` and `model_id` in
+    place of both mean a warehouse's vectors of a model, such as one embedded by `recbench embed` with
+    --sides user,item. With `fold_in` users get vectors from their given items, for learning curves. Then
+    `users` can be left out.
     """
 
     added_later: ClassVar[frozenset[str]] = frozenset({"fold_in", "columns"})

@@ -167,7 +167,7 @@ class RankedGroup:
     def list_files(self) -> list[Addition]:
         """Return the files with rankings and user values.
 
-        Each table gets them under the group's name.
+        Each table gets its files under the group's name.
         """
         name = digest([ready.run_id for ready in self.group], length=32)
         rankings = [file for _, result in self.ranked for file in result.rankings]
@@ -290,7 +290,7 @@ def needs_candidates(group: Sequence[RankableModel]) -> bool:
 def ends_night(error: BaseException, store: FileTables) -> bool:
     """Tell whether no other model can be evaluated here.
 
-    This is so after a cancelled job or a dead Java, and where Spark must run the night.
+    None can be after a cancelled job or a dead Java, or where Spark must run the night.
     """
     falls_back = store.spark is None and isinstance(error, FallbackToSpark)
     return is_cancelled(error) or is_java_gone(error) or falls_back

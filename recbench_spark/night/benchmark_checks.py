@@ -157,7 +157,7 @@ READER_PARTS = {
 def require_parts(benchmark: Benchmark, of_log: Sequence[str]) -> None:
     """Check that every evaluated part has rows somewhere.
 
-    They come from the split or the log.
+    These rows come from the split or the log.
 
     Args:
         benchmark: the file.

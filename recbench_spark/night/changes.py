@@ -66,7 +66,7 @@ def _explain(store: FileTables, plan: ChangePlan) -> pa.Table:
 def add_code_changes(store: FileTables, plan: ChangePlan, rows: pa.Table) -> pa.Table:
     """Add `code_change` and `code_alone` to the rows.
 
-    Both are NULL where the two nights ran the same code.
+    The columns are NULL where the two nights ran the same code.
     """
     owners: dict[str, set[str]] = {}
     for number in plan.numbers:

@@ -27,7 +27,7 @@ STANDALONE = ("ids", "rankings", "metrics", "sampled", "values", "pairs", "expos
 def split_revisions(dataset: Dataset) -> dict[str, int]:
     """Return the code revisions behind a split.
 
-    They cover its propensities and drawn candidates too.
+    The revisions cover its propensities and drawn candidates too.
     """
     reader = "worlds" if dataset.reader == "world" else dataset.reader
     return revisions.select_revisions("splits", "ids", "candidates", "propensities", reader)
@@ -36,7 +36,7 @@ def split_revisions(dataset: Dataset) -> dict[str, int]:
 def run_revisions(benchmark: Benchmark, definition: Definition, model: ModelConfig) -> dict[str, int]:
     """Return the code revisions behind a run's numbers.
 
-    They cover its split, its model and its metrics.
+    The revisions cover its split, its model and its metrics.
     """
     evaluation = benchmark.evaluation
     names = [model.kind, *model.revised, "rankings", "metrics"]

@@ -307,7 +307,7 @@ def choose_baselines(
         night: the night.
         tonight: a run of each model.
         named: the baseline named in the benchmark file; None: the best model.
-        numbers: those of `list_counted_numbers`.
+        numbers: the result of `list_counted_numbers`.
     """
     places = {run.run_id: place for place, run in enumerate(tonight)}
     owners = {(n.owner, n.part, n.metric, n.definition, n.k): n.run_id for n in numbers}
@@ -348,10 +348,10 @@ def find_night_scales(night: BenchmarkNight, metrics: Iterable[str]) -> dict[str
 def list_earlier_looks(night: BenchmarkNight, plan: ComparisonPlan) -> Iterator[dict[str, Any]]:
     """Yield every pair's last comparison on each earlier split.
 
-    Each is one look, in this suite. A night on the same split uses the same users and items, and is no
-    new look. `HASH.1` is the split `HASH`, made again after retention removed it. Comparisons between
-    runs with other revisions do not count either: the same log would be counted twice, under two names
-    and with two kinds of numbers. The driver holds a row for each pair, number and split.
+    Each comparison is one look, in this suite. A night on the same split uses the same users and items, and
+    is no new look. `HASH.1` is the split `HASH`, made again after retention removed it. Comparisons between
+    runs with other revisions do not count either: the same log would be counted twice, under two names and
+    with two kinds of numbers. The driver holds a row for each pair, number and split.
     """
     tonight_ids = {run.run_id for run in plan.runs if run.logical_date == night.logical_date}
     own_ids = tonight_ids | {number.owner for number in plan.numbers if number.run_id in tonight_ids}

@@ -49,7 +49,7 @@ from recbench_spark.ranking.kernels.scorers import (
 def warm() -> None:
     """Rank two users with each kind of scorer.
 
-    This is done with lists and without, on arrays as workers map them.
+    The users are ranked with lists and without, on arrays as workers map them.
     """
     truth = ItemLists(np.array([0, 1, 3]), np.array([0, 1, 2]))
     masked = ItemLists(np.array([0, 1, 2]), np.array([3, 3]))
@@ -114,7 +114,7 @@ def _warm_learners() -> None:
 def warm_graphs() -> None:
     """Run each kind of layer over a small graph.
 
-    It has four nodes.
+    The graph has four nodes.
 
     The graph is built first; numbers are in single and half precision.
     """

@@ -43,7 +43,7 @@ class CurveContext:
     def users(self) -> PieceRows:
         """Rows of `CURVE_USERS`, kept in files.
 
-        They are made once for all models and checks of the night.
+        The rows are made once for all models and checks of the night.
         """
         split, store = self.benchmark.split, self.data.store
         assert split.held_out is not None

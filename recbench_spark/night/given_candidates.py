@@ -23,7 +23,7 @@ from recbench_spark.storage.shared_arrays import bound_lists
 def read_candidates(night: BenchmarkNight) -> PieceRows:
     """Read user_id and candidates.
 
-    They come from a table, or from the negatives listed in the dataset's files. The rows are shuffled
+    The rows come from a table, or from the negatives listed in the dataset's files. The rows are shuffled
     once by user; the lists are kept in scratch.
 
     Raises:

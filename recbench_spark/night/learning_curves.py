@@ -67,8 +67,8 @@ def list_curve_values(
 def summarise_curves(night: BenchmarkNight, run_ids: Sequence[str]) -> list[Addition]:
     """Summarise rows of `curve_values` for three tables.
 
-    These are `learning_curves`, `metrics` and `user_metrics`. The driver holds one row for each point on
-    a curve.
+    The tables are `learning_curves`, `metrics` and `user_metrics`. The driver holds one row for each point
+    on a curve.
     """
     if not run_ids:
         return []

@@ -104,7 +104,7 @@ def _hold_shared_fit(
 ) -> Iterator[Lease | None]:
     """Yield this host's lease for a shared fit.
 
-    Its lease and checkpoints are on object storage, too.
+    The fit also has a lease and checkpoints on object storage.
     """
     is_saved = partial(adapter.is_saved, data)
     place = join_uri(data.store.files_root, FIT_FILES, adapter.key(data), SHARED_WORK)

@@ -109,7 +109,7 @@ class BenchmarkNight:
     def select_users(self) -> ChangedRows:
         """Select the users to rank for.
 
-        They have data on exposure if estimates need it.
+        These users have data on exposure if estimates need it.
         """
         select, schema = self._select, PART_USERS
         if self.exposure:
@@ -235,8 +235,8 @@ def sort_by_age(runs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 def find_newest_runs(night: BenchmarkNight, filters: Filters = ()) -> dict[str, Mapping[str, Any]]:
     """Return each model's newest succeeded run, by model.
 
-    It has the present settings and inputs: a run with other metrics, or another definition, dataset or
-    split, has another key.
+    Such a run has the present settings and inputs: with other metrics, or another definition, dataset or
+    split, a run has another key.
 
     Args:
         night: the benchmark file's night.

@@ -65,7 +65,7 @@ def night_file(root: str, suite: str, day: date) -> str:
 def report_file(root: str, suite: str, day: date) -> str:
     """Return the place of a night's report.
 
-    It is beside the tables, or in `reports/CATALOG.SCHEMA/`.
+    The report is beside the tables, or in `reports/CATALOG.SCHEMA/`.
     """
     folder = absolute_place(f"reports/{root}") if is_catalog_schema(root) else join_uri(root, "reports")
     return join_uri(folder, f"{suite}-{day}.html")
@@ -74,7 +74,7 @@ def report_file(root: str, suite: str, day: date) -> str:
 def read_filled_tables(root: str, suite: str, day: date) -> list[str]:
     """Return the tables a night had filled when it ended.
 
-    Its file tells; without a file there are none.
+    The night's file tells; without a file there are none.
     """
     with suppress(OSError, ValueError):
         record = json.loads(read_bytes(night_file(root, suite, day)) or b"{}")
@@ -85,8 +85,9 @@ def read_filled_tables(root: str, suite: str, day: date) -> list[str]:
 def hash_following(store: FileTables, benchmark: Benchmark, day: date) -> str:
     """Hash everything that follows from a night's runs.
 
-    This decides if comparisons, changes and report are up to date. The hash covers the suite's succeeded
-    runs until this night, the row counts in `FOLLOWING_TABLES`, and all settings but those of models.
+    The hash decides if comparisons, changes and report are up to date. It covers the suite's
+    succeeded runs until this night, the row counts in `FOLLOWING_TABLES`, and all settings but those of
+    models.
     """
     suite_filters = [("suite", "=", benchmark.name)]
     runs = store.rows(RUNS, [*suite_filters, ("status", "=", "succeeded")], ["run_id", "logical_date"])

@@ -139,7 +139,7 @@ def make_flip_plan(
 ) -> flips.FlipPlan:
     """Plan the verdicts to turn.
 
-    Their metrics are sums over items.
+    The verdicts' metrics are sums over items.
     """
     plan = make_plan(night, settings, runs)
     metrics = flips.additive_metrics(plan.measured.metrics, night.definition)

@@ -177,7 +177,7 @@ def view_until(day: date) -> str:
 def read_graph_runs(ask: Ask, split_id: str) -> pd.DataFrame:
     """Read the models' passes over this split's graphs.
 
-    They come from any night.
+    A pass may come from any night.
     """
     return ask(f"SELECT * FROM graph_runs WHERE model_id LIKE '{split_id}-%'")
 
@@ -199,7 +199,7 @@ def read_disagreements(ask: Ask, id_list: str) -> tuple[pd.DataFrame, pd.DataFra
 def read_changes(ask: Ask, benchmark: Benchmark, id_list: str) -> pd.DataFrame:
     """Read these runs' rows of `current_changes` at the headline.
 
-    They are sorted by model, part and group.
+    The rows are sorted by model, part and group.
     """
     headline = measure_condition(*parse_headline(benchmark))
     order = "model, part, group_key, group_value"
@@ -209,7 +209,7 @@ def read_changes(ask: Ask, benchmark: Benchmark, id_list: str) -> pd.DataFrame:
 def read_multiverse_pairs(ask: Ask, suites: Sequence[str]) -> pd.DataFrame:
     """Read `multiverse_pairs` for some suites.
 
-    It has a row for each pair, metric and protocol.
+    Each pair, metric and protocol has a row.
     """
     return ask(f"SELECT * FROM multiverse_pairs WHERE suite IN ({list_texts(suites)})")
 
@@ -217,7 +217,8 @@ def read_multiverse_pairs(ask: Ask, suites: Sequence[str]) -> pd.DataFrame:
 def sql_lines(store: FileTables, benchmark: Benchmark, day: date) -> list[str]:
     """Return commands to paste, with Spark and without it.
 
-    Each names suite, dataset, metric, estimator and definition, so it selects one number among many.
+    Each command names suite, dataset, metric, estimator and definition, so it selects one number among
+    many.
     """
     metric, k = parse_headline(benchmark)
     at = f"k = {k}" if k else "k IS NULL"

@@ -126,7 +126,7 @@ def make_falls(store: FileTables, rows: Sequence[Mapping[str, Any]]) -> tuple[re
 def list_changed_inputs(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """List the inputs whose content differs between two runs.
 
-    They have names such as `lists` and `log`. Identities from older code do not describe the content, so
+    Inputs have names such as `lists` and `log`. Identities from older code do not describe the content, so
     they say nothing.
     """
     inputs, others = (json.loads(run.get("inputs_json") or "{}") for run in (after, before))

@@ -167,7 +167,7 @@ def describe_code() -> dict[str, Any]:
 def read_metrics(store: FileTables, models: Mapping[str, str], benchmark: Benchmark) -> list[MetricRecord]:
     """Read some runs' numbers over all users.
 
-    They are sorted by model, part, metric and cut-off. A whole curve is read at the benchmark file's
+    The numbers are sorted by model, part, metric and cut-off. A whole curve is read at the benchmark file's
     cut-offs.
 
     Args:

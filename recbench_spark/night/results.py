@@ -41,6 +41,8 @@ from recbench_spark.storage.uris import join_uri
 class Attempt:
     """One attempt to run a model, with its outcome.
 
+    An attempt starts when it is made.
+
     Attributes:
         night, model: the model that runs, and its night.
         number: 1 for the first attempt with this key.
@@ -81,7 +83,7 @@ class Attempt:
 def add_runs(attempts: Sequence[Attempt]) -> Addition:
     """Return rows of `runs`, to commit last.
 
-    They make runs visible, except failed ones.
+    These rows make runs visible, except failed ones.
     """
     return Addition(RUNS, rows=[_attempt_row(attempt) for attempt in attempts])
 
@@ -172,7 +174,7 @@ def add_published_figures(model: PublishedModel, run_id: str) -> Addition:
 def write_results(store: FileTables, benchmark: Benchmark, attempts: Sequence[Attempt]) -> None:
     """Write `results/<run_id>.json` for each run.
 
-    It holds the outcome and the numbers over all users.
+    A file holds the outcome and the numbers over all users.
     """
     if not store.is_file_storage:
         return
@@ -197,9 +199,9 @@ def _write_result(store: FileTables, attempt: Attempt, metrics: Sequence[MetricR
 def write_night(night: BenchmarkNight, outcome: NightOutcome, comparison_id: str | None = None) -> None:
     """Write `results/night-SUITE-DATE.json`, the night's outcome.
 
-    It holds its numbers and its comparison. The file of a run is written before the runs are compared, so
-    it has no regressions. `night_status.find_finished_night` reads this file to see if the same night is
-    complete.
+    The file holds the night's numbers and its comparison. The file of a run is written before the runs are
+    compared, so it has no regressions. `night_status.find_finished_night` reads this file to see if the
+    same night is complete.
     """
     if not night.store.is_file_storage:
         return

@@ -80,7 +80,7 @@ USER_NAMES = ("user_id", "part", "user_key", "masked")
 class RetrievalTask:
     """The indexes a task compares, by run id.
 
-    They belong to one model. `masks`: training items are left out.
+    All indexes belong to one model. `masks`: whether training items are left out.
     """
 
     sources: tuple[tuple[str, RetrievedSource], ...]
@@ -185,7 +185,7 @@ def compare_users(
 def score_exactly(scorer: RetrievedScorer, users: UserBlock, masked: ItemLists, length: int) -> Floats:
     """Return each user's best exact scores, (users, length).
 
-    They are padded with NaN.
+    The scores are padded with NaN.
     """
     nothing = ItemLists.empty(masked.users)
     settings = CountingSettings(top_k=length)

@@ -129,7 +129,7 @@ def list_switched_models(benchmark: Benchmark, model: ModelConfig) -> tuple[Mode
 def choose_curve_cutoff(benchmark: Benchmark) -> int:
     """Choose the cut-off to compare and show learning curves at.
 
-    It is the headline's if it is measured, else the largest one.
+    The headline's cut-off is chosen if it is measured, else the largest one.
     """
     k, cutoffs = benchmark.headline.partition("@")[2], benchmark.evaluation.cutoffs
     return int(k) if k and int(k) in cutoffs else max(cutoffs)

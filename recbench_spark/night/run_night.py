@@ -97,7 +97,7 @@ def _run_night(
 def hold_caches(store: FileTables) -> AbstractContextManager[None]:
     """Return a context to free a night's cached frames.
 
-    It removes them from Spark's memory in the end.
+    At its end the context removes the frames from Spark's memory.
     """
     if store.spark is None:
         return nullcontext()

@@ -46,7 +46,7 @@ def choose_job_runner(
     Args:
         requested: auto, local or spark.
         root: the warehouse.
-        count: counts the rows in the job's log, 0 where it has none; FallbackToSpark: it needs Spark.
+        count: counts the rows in the job's log, 0 where it has none; FallbackToSpark: the job needs Spark.
         tables: those it may append rows to.
 
     Raises:
@@ -100,7 +100,7 @@ SESSIONS = {
 def find_wish(requested: str) -> str:
     """Say who asked for Spark; empty: nobody.
 
-    It is the flag, or with `auto` the environment.
+    The wish is the flag, or with `auto` the environment.
     """
     if requested != "auto":
         return "as requested" if requested == "spark" else ""
@@ -121,7 +121,7 @@ def require_local_night(benchmark: Benchmark) -> None:
 def _runs_local(model: ModelConfig) -> bool:
     """Tell whether a model needs no Spark.
 
-    Its module may not even load without Spark.
+    The module of another model may not even load without Spark.
     """
     try:
         return make_adapter(model).runs_local

@@ -87,10 +87,10 @@ def current_split_id(read: RowReader, split_id: str) -> str:
 def check_open_loop(benchmark: Benchmark, definition: Definition) -> None:
     """Refuse candidates without known pairs where these are tested.
 
-    They are the pairs that training knows.
+    Known pairs are those in training.
 
     Raises:
-        ConfigError: it is so.
+        ConfigError: candidates lack known pairs, which are tested.
     """
     tested = benchmark.split.open_loop == "all" and "open_loop" in benchmark.evaluation.parts
     if tested and benchmark.evaluation.task != "rating" and definition.candidates not in ("all", "rated"):
@@ -105,7 +105,7 @@ def check_repeats(benchmark: Benchmark, definition: Definition) -> None:
     """Refuse to mask training items if training pairs are wanted.
 
     Raises:
-        ConfigError: it is so.
+        ConfigError: training items are masked, and training pairs are wanted.
     """
     split, evaluation = benchmark.split, benchmark.evaluation
     if not split.asks_repeats or evaluation.task == "rating":
@@ -224,7 +224,7 @@ def _require_whole(store: FileTables, split_id: str, table: Table, wanted: int) 
 def drop_splits(store: FileTables, split_ids: Sequence[str], reason: str) -> None:
     """Delete the rows of splits.
 
-    Each is first recorded as removed, so no run on it is published.
+    Each split is first recorded as removed, so no run on it is published.
     """
     for split_id in split_ids:
         base, _, times = split_id.partition(".")
@@ -263,7 +263,7 @@ class LogCounts:
 def write_labelled_log(store: FileTables, dataset: Dataset, split: Split, split_id: str) -> LogCounts:
     """Read, check and label a log into `splits`.
 
-    This takes one shuffle and one commit. A log with columns of plain types is read once. A value that
+    The log takes one shuffle and one commit. A log with columns of plain types is read once. A value that
     this reading cannot take ends it (on a cluster after all retries of its task); the log is then checked
     and labelled in two passes, like others.
 
@@ -293,7 +293,7 @@ def write_labelled(
 ) -> LogCounts:
     """Read, check and label a log for another writer.
 
-    It works like `write_labelled_log`, and `write` writes the rows.
+    The steps are those of `write_labelled_log`, and `write` writes the rows.
 
     Args:
         store: the warehouse.
@@ -395,7 +395,7 @@ def _write_catalogue(store: FileTables, rows: Rows, split_id: str, numeric: bool
 def make_user_blocks(store: FileTables, split_id: str, rows: Rows, plan: BlockPlan) -> TaskRows:
     """Build user blocks from a labelled log.
 
-    A task holds all rows of its users. Tasks open the log's files as they are. Its rows are shuffled once
+    A task holds all rows of its users. Tasks open the log's files as they are. The rows are shuffled once
     by user where files are not whole by user (items are held out, or files were compacted).
     """
     return open_by_user(
@@ -415,7 +415,7 @@ def list_held_out_parts(split: Split) -> tuple[str, ...]:
 def list_made_parts(split: Split) -> tuple[str, ...]:
     """List the held-out parts a protocol itself makes.
 
-    It makes them whatever parts the log names.
+    The protocol makes them whatever parts the log names.
     """
     held_out = split.held_out.valid if split.held_out else 0.0
     is_ratio = split.holdout == "ratio" and split.ratio[1] > 0

@@ -58,7 +58,7 @@ def publish_replays(
 ) -> list[str]:
     """Write a replay, a run for each model.
 
-    Their rows in `runs` come last in one commit.
+    All rows in `runs` come last in one commit.
 
     Args:
         store: the warehouse.
@@ -201,7 +201,7 @@ STAMP_FORMAT = "%Y%m%dT%H%M%S"
 def new_run_id(logical_date: date, model: str) -> str:
     """Make a run id.
 
-    It starts with the start time, so it shows the run's age.
+    The id starts with the start time, so it shows the run's age.
     """
     started = datetime.now(UTC).strftime(STAMP_FORMAT)
     return f"{started}-{logical_date:%Y%m%d}-{model}-{uuid.uuid4().hex[:8]}"

@@ -107,7 +107,7 @@ def read_tracked_runs(read: RowReader, run_ids: dict[str, str], k: Sequence[int]
 def make_tracked_run(run: Mapping[str, Any], numbers: Sequence[Mapping[str, Any]]) -> TrackedRun:
     """Turn a run into what is logged.
 
-    Its row in `runs` is used, and its rows in `metrics` without slices.
+    Logged are the run's row in `runs`, and its rows in `metrics` without slices.
     """
     params = ("suite", "model", "model_kind", "model_version", "dataset", "split", "config_hash")
     tags = ("run_id", "run_key", "split_id", "code_version", "logical_date", "attempt")

@@ -20,8 +20,8 @@ Ask = Callable[[str], pd.DataFrame]
 def make_query_runner(store: FileTables) -> Ask:
     """Return a function from SQL to rows.
 
-    It runs in this process if possible, else in Spark. Without Spark it raises FallbackToSpark where only
-    Spark reads a table.
+    The function runs in this process if possible, else in Spark. Without Spark it raises FallbackToSpark
+    where only Spark reads a table.
     """
 
     @cache

@@ -26,7 +26,7 @@ def command_line(name: str, *words: str) -> str:
 def command_anywhere(name: str, *words: str) -> str:
     """Return the command for a job from anywhere.
 
-    It works in any folder and with any PATH.
+    The command works in any folder and with any PATH.
     """
     script = _find_script()
     start = [str(script)] if script.exists() else [sys.executable, "-m", "recbench_spark"]
@@ -36,7 +36,7 @@ def command_anywhere(name: str, *words: str) -> str:
 def shorten_command(command: str) -> str:
     """Return a command as people type it here.
 
-    It begins with `recbench` if PATH has it, else with a path from this folder.
+    The command begins with `recbench` if PATH has it, else with a path from this folder.
     """
     script = _find_script()
     if shutil.which("recbench") == str(script):

@@ -63,8 +63,9 @@ class Export:
 def export_warehouse(store: ArrowStore, target: Path, *, replace: bool = False) -> Export:
     """Write all tables and views to a DuckDB file.
 
-    It appears whole or not at all. Rows stream from Delta's files. A run becomes visible by its row in
-    `runs`, so this table is read first: rows added by a later night meanwhile belong to no run in the file.
+    The file appears whole or not at all. Rows stream from Delta's files. A run becomes visible by its row
+    in `runs`, so this table is read first: rows added by a later night meanwhile belong to no run in the
+    file.
 
     Args:
         store: the warehouse.

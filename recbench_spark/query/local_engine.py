@@ -78,7 +78,7 @@ REFUSED_FUNCTIONS = frozenset(
 def is_portable(name: str, sql: str) -> bool:
     """Check whether a named query returns the same rows here.
 
-    Their order is the same, too: `tests/jobs/test_query.py`.
+    The order of rows is the same, too: `tests/jobs/test_query.py`.
     """
     return name not in INEXACT_QUESTIONS and not any(words in sql for words in SPARK_ONLY)
 
@@ -87,7 +87,7 @@ def translate_question(name: str, sql: str) -> str:
     """Return a stored file's SQL in DuckDB's words.
 
     Raises:
-        ConfigError: it needs a function which DuckDB does not have.
+        ConfigError: the SQL needs a function which DuckDB does not have.
     """
     missing = next((words for words in SPARK_ONLY if words in sql), None)
     if missing:

@@ -198,7 +198,7 @@ class _PlanChecker:
 def _node_kind(node: Any) -> str:
     """Return the last part of a node's class name.
 
-    It is empty for a class outside Spark's parser.
+    The result is empty for a class outside Spark's parser.
     """
     name = str(node.getClass().getName())
     is_parser = name.startswith(

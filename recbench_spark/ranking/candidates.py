@@ -51,6 +51,8 @@ class Candidates(NamedTuple):
 def add_candidates(users: pa.Table, rows: pa.Table | None, rule: CandidateRule) -> pa.Table:
     """Add `candidates`, for uniform draws also `drawn` and `pool`.
 
+    Users without own candidates have NULL in `candidates` and `drawn`.
+
     Args:
         users: rows from `part_users.select_part_users`.
         rows: candidates for these users; None: they have none.

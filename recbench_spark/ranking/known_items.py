@@ -35,7 +35,7 @@ def share_items(store: FileTables, split_id: str) -> SharedRows:
 def share_rows(rows: Rows, columns: Sequence[str], scratch: str) -> SharedRows:
     """Return rows as files readable by all workers.
 
-    They are the table's own files, or a copy where only Spark can read. The key names the files: another
+    The files are the table's own, or a copy where only Spark can read. The key names the files: another
     warehouse may hold other rows under the same name.
     """
     if isinstance(rows, PieceRows):
@@ -66,7 +66,7 @@ class KnownItems:
     def build(self, rows: ds.Dataset, folder: Path) -> None:
         """Write the rows as arrays in id order.
 
-        They take 16 bytes per item, and its id.
+        The arrays take 16 bytes per item, and its id.
         """
         names = ["item_id", "n_train", *(["item_index"] if self.numeric is None else [])]
         chosen = pc.field("n_train") > 0 if self.trained else None

@@ -111,7 +111,7 @@ def _vector_matrix(column: pa.ListArray, dims: int) -> npt.NDArray[np.float32]:
 def _find_known_users(scorer: Scorer, users: UserBlock, batch: pa.RecordBatch) -> Bools:
     """Mark the users whom the model knows, (u,).
 
-    Their vectors tell, and the scorer's method `knows`.
+    The model's vectors tell, or the scorer's method `knows`.
     """
     known_u = np.ones(batch.num_rows, np.bool_)
     if "vector" in batch.schema.names:

@@ -78,7 +78,7 @@ class DotSource:
     def build(self, rows: ds.Dataset, folder: Path) -> None:
         """Write the rows as arrays by item_index.
 
-        They take 4 dims + 9 bytes per item, and its id.
+        The arrays take 4 dims + 9 bytes per item, and its id.
         """
         vectors = shared_arrays.create_array(folder, "vectors", (self.n_items, self.dims), np.float32)
         bias = shared_arrays.create_array(folder, "bias", (self.n_items,), np.float64)
@@ -143,7 +143,7 @@ class NeighbourSource:
     def build(self, rows: ds.Dataset, folder: Path) -> None:
         """Write the similarities as CSR by the history's item.
 
-        They take 16 bytes per pair, 8 bytes per item.
+        The similarities take 16 bytes per pair, 8 bytes per item.
         """
         neighbours, items, weights = self._read_pairs(rows)
         order = np.lexsort((items, neighbours))

@@ -257,7 +257,7 @@ def _model_and_dataset(row: dict[str, Any]) -> tuple[str, str]:
 def describe_failed_attempts(runs: Sequence[RunFacts]) -> tuple[str, ...]:
     """Describe each model whose figures come from an earlier attempt.
 
-    Its last attempt failed.
+    The last attempt of such a model failed.
     """
     _, outdated = find_failed(runs)
     return tuple(f"{model}'s last attempt failed: its figures are of an earlier one." for model in outdated)
@@ -299,7 +299,7 @@ def _make_run(row: dict[str, Any]) -> RunFacts:
 def make_definitions(numbers: Iterable[Number]) -> tuple[DefinitionFacts, ...]:
     """Collect every definition in use with its metrics.
 
-    Its differences from the defaults are in words.
+    A definition's differences from the defaults are in words.
     """
     metrics: dict[str, set[str]] = {}
     for number in numbers:

@@ -50,7 +50,7 @@ def make_disagreements(rows: pd.DataFrame, compared: pd.DataFrame) -> Disagreeme
 def make_flips(rows: pd.DataFrame) -> tuple[FlipFacts, ...]:
     """Collect the verdicts that the fewest items or users turn.
 
-    They come from rows of `flips`, the newest for each verdict. Verdicts no set turns are left out.
+    The verdicts come from rows of `flips`, the newest for each verdict. Verdicts no set turns are left out.
     """
     verdict = ["run_id", "other_run_id", "part", "metric", "k", "definition", "removed_are"]
     newest = rows.sort_values("found_at", kind="stable").drop_duplicates(verdict, keep="last")

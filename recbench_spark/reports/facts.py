@@ -189,8 +189,8 @@ class AgreementRow:
 class Agreement:
     """Two parts, compared by their order of models.
 
-    `reversed_pairs`: pairs in opposite order; `clear`: hardly by chance, intervals are separate on both
-    parts.
+    `reversed_pairs`: pairs in opposite order; `clear`: those whose intervals are separate on both parts, so
+    hardly by chance.
     """
 
     measure: ReportedMeasure
@@ -381,7 +381,7 @@ class FlipFacts:
 
 @dataclass(frozen=True)
 class CorrectionColumn:
-    """The models by one estimator, with places in their order.
+    """Models by one estimator, with places; None without a value.
 
     name: the estimator; several with equal estimates for every model share a column, `ips = snips user`.
     agreement: Kendall's tau-b with the open loop, if any. p: one-tailed p of a better agreement than the

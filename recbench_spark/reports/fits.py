@@ -77,7 +77,7 @@ def plot_dimensions(fits: pd.DataFrame) -> Figure:
 def plot_steps(fits: pd.DataFrame) -> Figure:
     """Plot RMSE after each epoch, sweep or sample.
 
-    There is a line for each model and dimension, with a band over folds.
+    Each model and dimension has a line, with a band over folds.
     """
     figure, axes = _axes("steps", "RMSE against epochs and sampling steps")
     several = fits.groupby("model").dims.nunique().to_dict()
@@ -114,7 +114,7 @@ def plot_costs(fits: pd.DataFrame) -> Figure:
 def plot_setting(fits: pd.DataFrame, name: str) -> Figure:
     """Plot RMSE against one setting, a line per dimension.
 
-    It shows if the best value for a small model is the best for a large one too.
+    The plot shows if the best value for a small model is the best for a large one too.
     """
     table = summarise_fits(add_setting_column(fits, name), ["dims", "setting"]).rename(
         columns={"dims": "model"}

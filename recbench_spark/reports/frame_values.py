@@ -18,7 +18,7 @@ def read_records(frame: pd.DataFrame, what: str, columns: Sequence[str]) -> list
     """Return a frame's rows as dicts.
 
     Raises:
-        SchemaError: it lacks one of the columns.
+        SchemaError: the frame lacks one of the columns.
     """
     missing = [name for name in columns if name not in frame.columns]
     if missing:

@@ -147,7 +147,7 @@ def name_counted(measure: ReportedMeasure) -> str:
 def explain_users(report: Report) -> tuple[str, ...]:
     """Explain why a page counts different numbers of users.
 
-    There is a sentence for each place, and nothing if they agree. Boards with prediction metrics count
+    Each place has a sentence; there is none if the numbers agree. Boards with prediction metrics count
     rows.
     """
     boards = {board.part: {row.estimate.n for row in board.rows} for board in report.leaderboards}

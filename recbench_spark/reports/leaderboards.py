@@ -112,7 +112,7 @@ def _make_board(chosen: list[Number], same_part: list[Number]) -> Leaderboard:
 def _other_measures(headline: ReportedMeasure, numbers: Iterable[Number]) -> tuple[ReportedMeasure, ...]:
     """Choose one measure for each other metric.
 
-    It has the headline's cut-off and a similar definition.
+    The measure has the headline's cut-off and a similar definition.
     """
     measures = {n.measure for n in numbers if n.measure.metric != headline.metric}
     candidates = [m for m in measures if m.k in (headline.k, None) and m.estimator == headline.estimator]
@@ -184,7 +184,7 @@ def _make_agreement(one: Leaderboard, other: Leaderboard) -> Agreement:
 def make_curves(numbers: Iterable[Number], boards: Iterable[Leaderboard]) -> tuple[CurveFacts, ...]:
     """Make each board's metrics by cut-off.
 
-    Its own metric comes first, then its other columns.
+    The board's own metric comes first, then its other columns.
     """
     overall = [n for n in numbers if n.slice_key is None and n.measure.k is not None]
     curves: list[CurveFacts] = []

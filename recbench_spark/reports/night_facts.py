@@ -148,7 +148,7 @@ class Opening:
     def sentences(self) -> tuple[str, ...]:
         """The page's sentences, the most important first.
 
-        They say what is wrong, else what was found.
+        The sentences say what is wrong, else what was found.
         """
         findings = (*([self.finding] if self.finding else []), *self.shipped)
         verdict = f"{self.verdict}."

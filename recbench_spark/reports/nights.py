@@ -92,7 +92,7 @@ def _add_night(
 ) -> LeaderboardRow:
     """Add a trend to a row with earlier nights.
 
-    They have the same dataset and split.
+    Earlier nights have the same dataset and split.
     """
     nights = values.get((board.dataset, board.split, board.part, row.model, board.measure), {})
     shown = tuple(nights[day] for day in sorted(nights))[-NIGHTS_SHOWN:]

@@ -141,7 +141,7 @@ def describe_move(fall: Fall) -> str:
 def measure_fall(fall: Fall) -> float:
     """Return a fall as a share of the earlier value.
 
-    It is infinite where a share has no meaning.
+    The share is infinite where it has no meaning.
     """
     if fall.other_value <= 0 or not math.isfinite(fall.value):
         return math.inf
@@ -189,7 +189,7 @@ def list_causes(
 class Reversal:
     """Two models the open loop orders the other way round.
 
-    They are given as their rows on both parts. `sizes`: number of models with a value, on both parts.
+    The models are given as their rows on both parts. `sizes`: number of models with a value, on both parts.
     `label`: the measure as people write it.
     """
 
@@ -209,7 +209,7 @@ class Reversal:
     def rank(self) -> tuple[bool, bool, int]:
         """Sort key, larger for what a reader should know first.
 
-        It counts whether the model falls below `random`, hardly by chance, and how far.
+        The key holds whether the model falls below `random`, hardly by chance, and how far.
         """
         fall = self.model[1].position - self.model[0].position
         return self.other[1].model_kind == "random", not self.open_parts, fall
@@ -218,7 +218,7 @@ class Reversal:
 def find_reversal(boards: Sequence[Leaderboard]) -> str:
     """Describe the model falling most plainly in the open loop.
 
-    It falls behind another model.
+    The model falls behind another model.
     """
     one = max(list_reversals(boards), key=lambda one: one.rank, default=None)
     if one is None:
@@ -270,7 +270,7 @@ def _place_in_words(place: int, places: int) -> str:
 def describe_evaluated(report: Report) -> str:
     """Describe what was measured.
 
-    These are each part's users, items and rows, and the log's days.
+    The text names each part's users, items and rows, and the log's days.
     """
     counted = {one: _list_sizes(one, report.leaderboards) for one in report.manifests}
     words = {one: [*sizes, *_describe_days(one)] for one, sizes in counted.items()}
@@ -280,7 +280,7 @@ def describe_evaluated(report: Report) -> str:
 def _list_sizes(manifest: ManifestFacts, boards: Sequence[Leaderboard]) -> list[str]:
     """Return rows, users and items of a board's parts.
 
-    There is nothing where a manifest lacks one of them.
+    The list is empty where a manifest lacks one of them.
     """
     own: dict[str, Leaderboard] = {}
     for board in boards:

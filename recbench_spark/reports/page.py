@@ -35,7 +35,7 @@ Place = TypeVar("Place", str, Path)
 def render_html(report: Report) -> str:
     """Render a report as one page.
 
-    It has no scripts and no remote files; equal reports give equal bytes.
+    The page has no scripts and no remote files; equal reports give equal bytes.
     """
     findings, notes = split_notes(report)
     models = dict.fromkeys([*report.models, *(one.model for one in report.compared)])
@@ -70,7 +70,7 @@ def render_replay(replay: ReplayFacts) -> str:
 def _cell(value: object) -> str:
     """Format a table cell.
 
-    It is empty if missing, and has four decimals if not a whole number.
+    A missing value gives an empty cell; a number that is not whole has four decimals.
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""

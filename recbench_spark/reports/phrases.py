@@ -192,7 +192,7 @@ AXES_IN_WORDS: dict[str, tuple[str, dict[str, str]]] = {
 def definition_in_words(definition: str) -> tuple[tuple[str, str], ...]:
     """Describe how a definition differs from the defaults.
 
-    Each axis is (axis, value) in words.
+    An axis is (axis, value) in words.
 
     >>> definition_in_words("v1;gain=linear")
     (('Gain of an item', 'its relevance r'),)
@@ -294,7 +294,7 @@ def summarise(
 ) -> tuple[str, ...]:
     """Summarise the main conclusions as sentences.
 
-    They are regressions, notes, leaders, and the agreement between parts.
+    The conclusions are regressions, notes, leaders, and the agreement between parts.
     """
     fallen = _describe_regressions(regressions)
     if not boards:

@@ -109,10 +109,10 @@ class RetrievalFacts:
 
 
 def choose_indexes(facts: Sequence[RetrievalFacts], wanted: float) -> tuple[str, ...]:
-    """Choose each model's fastest index with the wanted recall.
+    """Name each model's fastest index with the wanted recall.
 
-    There is a sentence for each model. The recall is that of the longest compared lists on part valid.
-    What the chosen index reaches on other parts stands beside it; no other part has a say in the choice.
+    Each model has a sentence. The recall is that of the longest compared lists on part valid. What the
+    chosen index reaches on other parts stands beside it; no other part has a say in the choice.
 
     Args:
         facts: the indexes on all parts.
@@ -182,7 +182,7 @@ def find_base(model: str, settings: str) -> str:
 def describe_settings(text: str) -> str:
     """Return an index's settings as one line.
 
-    Its name and kind are left out.
+    Name and kind are left out.
 
     >>> describe_settings('{"kind": "ivf", "name": "ivf_8", "probes": 8, "seed": 42}')
     'probes 8, seed 42'

@@ -35,7 +35,7 @@ class Axis:
 def axis_for(estimates: Iterable[MetricEstimate | None], start: float, end: float) -> Axis:
     """Make a scale for every value and interval.
 
-    It starts at 0 if 0 is near.
+    The scale starts at 0 if 0 is near.
     """
     shown = [estimate for estimate in estimates if estimate is not None]
     ends = [end for e in shown for end in (e.value, *(e.interval or ())) if math.isfinite(end)]
@@ -51,7 +51,7 @@ def axis_for(estimates: Iterable[MetricEstimate | None], start: float, end: floa
 def find_log_ticks(low: float, high: float) -> list[float]:
     """Return 1, 2 and 5 times powers of ten.
 
-    They are in the range from `low` to `high`, both above 0.
+    The numbers are in the range from `low` to `high`, both above 0.
 
 
 
@@ -66,7 +66,7 @@ def find_log_ticks(low: float, high: float) -> list[float]:
 def spread_labels(positions: Sequence[float], gap: float, top: float, bottom: float) -> list[float]:
     """Place labels at least `gap` apart, in the same order.
 
-    They stay in top..bottom.
+    Labels stay in top..bottom.
 
     Labels pushed down by those above keep the gap, and so do labels pushed up by those below. The mean of
     both keeps it too, and has no preferred direction.

@@ -113,7 +113,7 @@ class HashReader:
     def _choose_way(self, tokens_ub: Ints) -> str:
         """Return the way that answers a few queries faster.
 
-        Both return the same set, so only time depends on the choice.
+        Both ways return the same set, so only time depends on the choice.
         """
         seconds = {}
         for name, match in WAYS.items():

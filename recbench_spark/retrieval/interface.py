@@ -32,7 +32,7 @@ class IndexReader(Protocol):
     def search(self, queries_ud: Floats32, depth: int) -> ItemSets:
         """Return each query's candidates, as ascending indices.
 
-        There are at least `depth`, if the index can find so many.
+        A query has at least `depth` candidates, if the index can find so many.
         """
 
     def limit_candidates(self, depth: int) -> int:

@@ -76,9 +76,9 @@ def search_lists(
 ) -> IndexLists:
     """Return each user's best unmasked candidates over all partitions.
 
-    They are ordered by score, then by smaller index. A deeper search makes up for training items: its depth
-    is K plus the user's masked items, rounded up to a power of two, so a block needs few searches. A group
-    holds as many users as have candidates within `CELLS`, and at least `LEAST_USERS`.
+    Candidates are ordered by score, then by smaller index. A deeper search makes up for training items: its
+    depth is K plus the user's masked items, rounded up to a power of two, so a block needs few searches. A
+    group holds as many users as have candidates within `CELLS`, and at least `LEAST_USERS`.
 
     Args:
         readers: one for each partition.

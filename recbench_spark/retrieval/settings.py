@@ -35,7 +35,7 @@ class FlatIndexSettings(IndexSettings):
 class InvertedIndexSettings(IndexSettings):
     """Cells around centroids; a query searches the nearest ones.
 
-    It is faiss's IndexIVFFlat.
+    The index is faiss's IndexIVFFlat.
 
     `cells`: number of centroids, or `auto`: 4 sqrt(items in a partition), at least one. `probes`: cells
     searched by a query. `sample`: items for training centroids, chosen by a hash of the item's place.
@@ -51,7 +51,7 @@ class InvertedIndexSettings(IndexSettings):
 class GraphIndexSettings(IndexSettings):
     """A near-neighbour graph in layers (Malkov and Yashunin 2018).
 
-    It is faiss's IndexHNSWFlat.
+    The index is faiss's IndexHNSWFlat.
 
     `links`: neighbours per item and layer. `built_with`: candidates while an item is added. `candidates`:
     candidates in a search, at least the length of the list.

@@ -20,11 +20,11 @@ def add_dense_index(frame: DataFrame, order: Column, name: str) -> DataFrame:
 
 
 def add_row_index(frame: DataFrame, name: str) -> DataFrame:
-    """Add a column with 0, 1, 2 ... in present order.
+    """Number the rows from 0 in their present order.
 
-    Rows may be the lines of a file. A row's number is its place in its partition plus all rows in the
-    partitions before. The driver collects one count per partition. The rows are cached while they are
-    counted.
+    This order may be that of the lines of a file. A row's number is its place in its partition plus all
+    rows in the partitions before. The driver collects one count per partition. The rows are cached while
+    they are counted.
     """
     sorted_rows = cache_frame(frame.withColumn("_place", F.monotonically_increasing_id()))
     partition = F.shiftright(F.col("_place"), 33).alias("_partition")

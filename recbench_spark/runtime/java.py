@@ -31,7 +31,7 @@ OWN_JARS = (JARS, "spark.driver.extraClassPath", "spark.jars.ivy", "spark.jars.i
 def start_quietly() -> Iterator[None]:
     """Start the Java process of the session built inside.
 
-    Its messages appear only if that fails.
+    Java's messages appear only if that fails.
 
     Raises:
         PySparkRuntimeError: it did not start.
@@ -56,7 +56,7 @@ def start_quietly() -> Iterator[None]:
 def _launch(write_end: int) -> Any:
     """Return the gateway to a new Java process.
 
-    Its standard error is a pipe that only Java holds.
+    The process has as standard error a pipe that only Java holds.
     """
     from pyspark.java_gateway import launch_gateway  # noqa: PLC0415
 
@@ -69,7 +69,7 @@ def _launch(write_end: int) -> Any:
 class JavaErrors:
     """Java's lines on standard error: kept at first, printed later.
 
-    They are kept until Java has started.
+    The lines are kept until Java has started.
     """
 
     def __init__(self, stream: IO[bytes]) -> None:

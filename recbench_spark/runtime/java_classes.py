@@ -33,7 +33,7 @@ def archive_file(jars: Sequence[str], cache: Path) -> Path:
 def read_flags(jars: Sequence[str], cache: Path) -> tuple[str, ...]:
     """Return Java's flags to read classes from their archive.
 
-    There are none without an archive.
+    Without an archive there are no flags.
     """
     file = archive_file(jars, cache)
     if not jars or not file.is_file():

@@ -231,7 +231,7 @@ def _require_java() -> None:
 def share_own_modules(spark: SparkSession) -> None:
     """Send users' own modules to tasks, once a session.
 
-    They lie beside a YAML file or in the working folder.
+    Such modules lie beside a YAML file or in the working folder.
     """
     sent = list_sent_files(spark)
     for place in list_own_modules():

@@ -23,7 +23,7 @@ GONE = (OSError, ValueError)
 class TerminalBar:
     """One line about the running stage, redrawn in place.
 
-    It shows the night among several, the stage's share if known, its text and its time.
+    The line shows the night among several, the stage's share if known, its text and its time.
 
     Attributes:
         whole: a word, the place and the total of a longer work, such as ("night", 2, 30).

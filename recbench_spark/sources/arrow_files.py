@@ -470,9 +470,9 @@ def identity(path: str, *, named: bool = False, options: Options | None = None) 
     """Return the same identity as `sources.identity.identity`, without Spark.
 
     Args:
-        path: on this machine.
+        path: a path on this machine.
         named: whether names of plain files count.
-        options: of the reader; `versionAsOf` names a Delta table's version.
+        options: the reader's options; `versionAsOf` names a Delta table's version.
 
     Raises:
         FallbackToSpark: only Spark can tell. DataError, MissingError: nothing is there.

@@ -193,7 +193,7 @@ def _is_in_order(index_r: npt.NDArray[Any], size: int) -> bool:
 def find_indices(values: pa.ChunkedArray | pa.Array, known: pa.Array) -> Ints:
     """Return (r,) each id's index in `known`, or -1.
 
-    It is -1 for NULL and for ids missing from `known`.
+    NULL, and an id missing from `known`, have -1.
     """
     chunks = [_find_chunk_indices(chunk, known) for chunk in getattr(values, "chunks", [values])]
     return np.concatenate(chunks) if chunks else np.zeros(0, np.int64)
@@ -259,7 +259,7 @@ def find_inexact(column: pa.Array, number: pa.Array) -> pa.Array:
 def as_long(column: pa.Array, name: str) -> pa.Array:
     """Convert to int64; values which do not fit become NULL.
 
-    Such a value is no whole number, or too large for int64.
+    A value that does not fit is no whole number, or too large for int64.
     """
     if is_text(column.type):
         text = pc.ascii_trim_whitespace(column.cast(pa.string()))

@@ -32,7 +32,7 @@ from recbench_spark.storage.local_files import COMPRESSED, open_stream
 
 
 def check_times(column: pa.Array, name: str, unit: str, where: str, *, whole: bool, all_bad: bool) -> None:
-    """Refuse values which are no times, or implausible ones.
+    """Refuse values which are no times, or outside logs' years.
 
     Args:
         column: (n,) the first values; NULL is ignored.

@@ -155,10 +155,10 @@ class ColumnNames:
     ) -> None:
         """Refuse lists whose only scores are ratings beside times.
 
-        They look like rows from a log.
+        Such lists look like rows from a log.
 
         Raises:
-            SchemaError: they do; the hint says how to take the column as it is.
+            SchemaError: the lists are such; the hint says how to take the column as it is.
         """
         source = matched.get("score", "")
         is_rating = strip_name(source) in LOG_NAMES["rating"][:3] and own.get("score") != source

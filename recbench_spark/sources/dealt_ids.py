@@ -83,7 +83,7 @@ class DealtIds:
     def count_respelled(self, changes: Sequence[str]) -> IdOverlap:
         """Count ids in common after changes by `SPELLINGS`.
 
-        They are dealt again.
+        The changed ids are dealt again.
         """
         names = ("id", "left", "right")
         spelt = self._change(partial(_respell, sides=self.sides, changes=tuple(changes)), names)

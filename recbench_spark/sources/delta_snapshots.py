@@ -52,7 +52,7 @@ class Snapshot(NamedTuple):
 def read_snapshot(path: str, version: int | None = None, options: Options | None = None) -> Snapshot:
     """Return the snapshot of a table on this machine's disks.
 
-    Its log is read in this process.
+    The table's log is read in this process.
 
     Args:
         path: the table's folder, or a partition's, which alone counts then.
@@ -149,7 +149,7 @@ def table_identity(
 def _strip_schema(schema: Any) -> Any:
     """Return a schema without comments, nullability and the like.
 
-    Such parts change no value.
+    What is left out changes no value.
     """
     if isinstance(schema, list):
         return [_strip_schema(one) for one in schema]

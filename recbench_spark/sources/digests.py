@@ -89,8 +89,8 @@ class Stamp(NamedTuple):
     def is_settled(self, clock_ns: int) -> bool:
         """Return whether a later change will show.
 
-        It will if the last one is older than the clock's resolution. A modification time in the future was
-        set by hand; then the ctime says when that was done.
+        A change will show if the last one is older than the clock's resolution. A modification time in the
+        future was set by hand; then the ctime says when that was done.
         """
         last = self.ctime_ns if self.mtime_ns > clock_ns else max(self.mtime_ns, self.ctime_ns)
         return last < clock_ns - SETTLED_NS
@@ -141,7 +141,7 @@ def make_content(root: str, file: str, size: int, digest: str, named: bool) -> C
 def format_name(name: str) -> str:
     """Return what a file name says about reading the file.
 
-    That is separator, layout and compression.
+    The name tells separator, layout and compression.
 
     >>> [format_name(name) for name in ("log.csv", "log.tsv", "part-0.csv.gz", "users.dat")]
     ['', '.tsv', '.gz', 'users.dat']

@@ -74,9 +74,9 @@ class FilePiece:
     Attributes:
         file: the file.
         part: what the reader needs to find them, such as a number.
-        reader: for this format.
+        reader: the reader for this format.
         own: columns in the file.
-        schema: of the table.
+        schema: the table's schema.
         folders: as in `Folders`.
         kept: columns which keep their file's types.
     """

@@ -52,7 +52,7 @@ REMOTE_BYTES = 1 << 28
 def identity(spark: SparkSession, path: str, *, named: bool = False, options: Options | None = None) -> str:
     """Return a short text, equal for equal data anywhere.
 
-    It differs for other data. Inside `inputs.pin_inputs` the path is looked at once.
+    The text differs for other data. Inside `inputs.pin_inputs` the path is looked at once.
 
     Args:
         spark: the session.

@@ -125,7 +125,7 @@ def _warn_other_spelling(
 def name_known_items(kind: str) -> str:
     """Return words for the items which an evaluation knows.
 
-    They come from vectors, or from training and the rows.
+    The items come from vectors, or from training and the rows.
     """
     return "item embeddings" if kind == "embeddings" else f"train and {kind}"
 
@@ -143,7 +143,7 @@ def report_unknown_truth(overlap: IdOverlap, sides: IdSides, known: str) -> list
         known: words for the catalogue.
 
     Raises:
-        DataError: it has none of them.
+        DataError: the catalogue has no truth item.
     """
     what = ("truth", known)
     if checks := report_common_ids(overlap, sides, "item_id", what, must=True):

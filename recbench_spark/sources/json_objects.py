@@ -96,7 +96,7 @@ def check_head(place: str, plain: Sequence[str], *, strict: bool) -> None:
     read its elements as rows.
 
     Raises:
-        DataError: it is such a file.
+        DataError: the file is refused.
     """
     if strict:
         check_first_lines(place, plain)
@@ -109,7 +109,7 @@ def check_head(place: str, plain: Sequence[str], *, strict: bool) -> None:
 def find_bad_object(files: Iterable[str], names: Collection[str]) -> str:
     """Say where the first bad line stands, and why.
 
-    It is no object with plain values.
+    A bad line is no object with plain values.
     """
     for file in files:
         bad = find_bad_line(file, names)
@@ -246,7 +246,7 @@ def list_keys(
 def _may_hold(raw: bytes, keys: Sequence[str], encoding: str) -> bool:
     """Return whether objects may have one of some keys.
 
-    Its letters may also be written by their numbers.
+    A key's letters may also be written by their numbers.
     """
     marks = (f'"{key}"' if re.fullmatch(r"\w+", key) else "" for key in keys)
     return any(mark.encode(encoding, "ignore") in raw for mark in (*marks, r"\u"))

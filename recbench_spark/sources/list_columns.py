@@ -53,7 +53,7 @@ def find_separator(cells: Sequence[str | None]) -> str | None:
 def may_hold_texts(names: Sequence[str], what: str) -> bool:
     """Return whether text cells may hold several ids.
 
-    That is so for lists with neither a rank nor a score.
+    The cells may do so for lists with neither a rank nor a score.
     """
     return what == "lists" and "item_id" in names and not {"rank", "score"} & {*names}
 

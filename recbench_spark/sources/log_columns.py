@@ -150,7 +150,7 @@ def _choose_column(
 def _find_time(log: LogFile, free: Sequence[ColumnFacts]) -> ColumnFacts | None:
     """Return the one column which must be a time.
 
-    It holds dates, or epoch times in a file without names, and no column is called a time.
+    The column holds dates, or epoch times in a file without names, and no column is called a time.
 
     Raises:
         ConfigError: a column may be a time, but need not.
@@ -230,7 +230,7 @@ MOST_GRADES = 201
 def may_be_rating(column: ColumnFacts) -> bool:
     """Return whether values look like ratings.
 
-    Such values are few, small, and have at most two decimals.
+    Ratings are few values, small, and with at most two decimals.
     """
     if not column.is_numeric or column.lowest is None or column.highest is None:
         return False

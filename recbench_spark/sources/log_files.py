@@ -172,7 +172,7 @@ class LogStream:
 
     Attributes:
         schema: the columns to read.
-        pieces: of the log.
+        pieces: the log's pieces.
         broken: lines with another layout, in the latest reading.
         error: what ended a reading.
     """
@@ -302,7 +302,7 @@ NOT_CP1252 = frozenset({0x81, 0x8D, 0x8F, 0x90, 0x9D})
 def _name_columns(fields: Sequence[str]) -> tuple[str, ...]:
     """Return a header's names, also for columns without one.
 
-    Such a column, as the index from pandas, is named as by Spark.
+    A column without a name, such as the index from pandas, gets Spark's name for it.
     """
     return tuple(name or f"_c{n}" for n, name in enumerate(fields))
 

@@ -43,7 +43,7 @@ class RowFacts:
     Attributes:
         rows, bad, later: rows read, unusable ones, and usable ones after the log's end.
         marks: mistakes without their rows, in order.
-        counts, examples: for each mistake.
+        counts, examples: each mistake's number of rows and an example.
         spelled: usable ids that are not canonical numbers, by column.
         firsts: by text column, whether the first id looks like a whole float, and whether all do.
         kinds: as in `Checked`.

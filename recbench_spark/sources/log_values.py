@@ -114,10 +114,10 @@ EXACT_BYTES = 1 << 26
 
 
 def find_no_ratings(log: LogFile, name: str) -> tuple[float, int] | None:
-    """Find a rating which means "no rating", and its rows.
+    """Find a rating that usually means "no rating", and its rows.
 
-    It is 0, -1, 99 or the like, the lowest or highest value, with a gap to all others. None: there is no
-    such rating.
+    The rating is 0, -1, 99 or the like, the lowest or highest value, with a gap to all others. None: there
+    is no such rating.
     """
     query = f"""
         WITH rows AS (SELECT try_cast({quote_sql(name, '"')} AS DOUBLE) AS r FROM log),

@@ -398,7 +398,7 @@ def _convert_placed(rows: pa.Table, rules: LogRules, stretches: Stretches) -> pa
 def choose_identity(store: Any) -> Callable[..., str]:
     """Return the function which identifies a warehouse's inputs.
 
-    Both runners give the same text.
+    Both runners then give the same text.
     """
     if store.spark is None:
         return arrow_files.identity

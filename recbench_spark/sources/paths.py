@@ -107,7 +107,7 @@ FILE_NAMES = re.compile(
 def may_be_table(name: str) -> bool:
     """Return whether a name may be a table's.
 
-    Such a name is `schema.table` or `catalog.schema.table`.
+    A table's name is `schema.table` or `catalog.schema.table`.
 
     >>> may_be_table("shop.orders"), may_be_table("orders.csv")
     (True, False)

@@ -203,7 +203,7 @@ def refuse_nested(row: str, fields: Sequence[str | None], sep: str, path: str, w
     have as many fields as the header.
 
     Raises:
-        DataError: it does.
+        DataError: a field holds whole rows.
     """
     if len(fields) == width:
         holds = any(_holds_rows(field or "", place, sep, width) for place, field in enumerate(fields))
@@ -222,7 +222,7 @@ def _holds_rows(field: str, place: int, sep: str, width: int) -> bool:
 def read_names(lines: Sequence[str], sep: str, path: str, quotes: Quotes | None = RFC_4180) -> list[str]:
     """Return the names in the first line, as Spark does.
 
-    It names columns without a name, and numbers repeated names.
+    Spark names columns without a name, and numbers repeated names.
 
     >>> read_names([",user_id,x,X"], ",", "log.csv")
     ['_c0', 'user_id', 'x2', 'X3']

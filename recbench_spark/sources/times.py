@@ -95,7 +95,7 @@ weeks of 1970.
 def guess_unit(number: float) -> str | None:
     """Guess a number's unit for times from 1990 to 2099.
 
-    It is s, ms, us, ns or None.
+    The result is s, ms, us, ns or None.
     """
     units = {**MICROS_PER_UNIT, "ns": 0.001}
     fits = [unit for unit, factor in units.items() if FIRST_LOGS <= number * factor < LATEST]
@@ -123,6 +123,8 @@ def describe_coarser_unit(
 ) -> tuple[str, str] | None:
     """Return message and hint for too fine a unit.
 
+    None: the unit is right.
+
     Args:
         where: the log's name in messages.
         name: the time column.
@@ -140,7 +142,7 @@ def describe_coarser_unit(
 def describe_misread_times(where: str, name: str, ends: tuple[float, float]) -> tuple[str, str] | None:
     """Return message and hint for timestamps made too fine.
 
-    None: they are right.
+    None: the timestamps are right.
 
     Args:
         where: the log's name in messages.
@@ -217,10 +219,10 @@ def has_unknown_zone(text: str) -> bool:
 
 
 def parse_zoned_time(text: str) -> int | None:
-    """Return microseconds for a text with its zone.
+    """Return a zoned text's microseconds, as Spark reads it.
 
-    None: it is no time. If the clock skips a time, the earlier offset applies; if a time comes twice, the
-    first counts.
+    None: the text is no time. If the clock skips a time, the earlier offset applies; if a time comes twice,
+    the first counts.
     """
     match = re.fullmatch(rf"\s*(\S.*?:[0-9.]+)\s*{_ZONE}\s*", text)
     try:

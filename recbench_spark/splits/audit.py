@@ -160,7 +160,7 @@ def exact_sum(values: Ints) -> int:
 def _hash_rows(table: pa.Table) -> Ints:
     """Compute (r,) Spark's `xxhash64(user_id, item_id, rating, event_time)`.
 
-    It skips a missing time.
+    The hash skips a missing time.
     """
     # Imported here, because numba takes half a second to load.
     from recbench_spark.core import hashing  # noqa: PLC0415
@@ -324,7 +324,7 @@ def merge_pieces(pieces: pa.Table) -> pa.Table:
 
 
 def sum_pieces(pieces: pa.Table, request: AuditRequest) -> Counter[Any]:
-    """Sum counts over pieces, then as `sum_counts`."""
+    """Add up the pieces' counts, then sum as `sum_counts`."""
     return sum_counts(merge_pieces(pieces), request)
 
 
@@ -375,7 +375,7 @@ def _find_suspects(
 ) -> dict[tuple[str, str, str], int]:
     """Count rows of suspect ids.
 
-    Such an id has an extreme share of the log, or is a text which stands for a missing id.
+    A suspect id has an extreme share of the log, or is a text which stands for a missing id.
     """
     rows = counts.sum(axis=1)
     extreme = rows > EXTREME_SHARE * sum(request.rows.values())
@@ -390,7 +390,7 @@ def _find_suspects(
 def _sum_gaps(items: Ints, request: AuditRequest) -> dict[tuple[str, str], int]:
     """Sum up differences in popularity between training and each part.
 
-    They are |n_train(i) n_part - n_part(i) n_train| over items i, in whole numbers.
+    The differences are |n_train(i) n_part - n_part(i) n_train| over items i, in whole numbers.
     """
     train = request.parts.index(TRAIN)
     trained = request.rows[TRAIN]

@@ -42,7 +42,7 @@ def build_manifest(
 def count_parts(rows: Rows) -> Parts:
     """Return each part's rows, content hash and range in time.
 
-    It takes one pass, without a shuffle.
+    One pass is enough, without a shuffle.
     """
     return audit.merge_parts(rows.each(COLUMNS, audit.summarise_parts))
 

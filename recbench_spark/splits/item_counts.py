@@ -88,9 +88,9 @@ class Ranges(NamedTuple):
 def number_by_tasks(rows: Rows, numeric: bool, tasks: int) -> Iterator[Catalogue]:
     """Build `count_catalogue` in tasks, for any number of items.
 
-    They work on any runner, with two shuffles: counts by item, and items by ranges of ids. The driver holds
-    some ids from each task, and the distinct training counts, at most sqrt(2 rows) numbers. The rows can be
-    read within the context.
+    The tasks work on any runner, with two shuffles: counts by item, and items by ranges of ids. The driver
+    holds some ids from each task, and the distinct training counts, at most sqrt(2 rows) numbers. The rows
+    can be read within the context.
     """
     dealt = rows.deal(("item_id", "part"), partial(_deal_counts, tasks=tasks), tasks)
     with dealt.then(partial(_add_two, NO_ITEMS), COUNTED).keep() as counted:

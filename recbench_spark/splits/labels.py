@@ -74,7 +74,7 @@ class SplitRule:
         parts: the parts among which test rows are distributed.
         held_out: held-out ids.
         duplicates: the row of a pair that stays in each part; None if no pair is in two rows.
-        repeats: whether a held-out row stays whose pair training knows.
+        repeats: true if a held-out row stays although its pair is in training.
         open_loop: whether the open loop is a separate log, and which of its pairs stay.
         seed: the seed for the hashes.
         numeric: true if ids sort as numbers, as in rankings, where they decide between equal keys (`tie`).
@@ -104,7 +104,7 @@ class SplitRule:
     def owner(self) -> Literal["user_id", "item_id"]:
         """The id column whose rows a task must hold completely.
 
-        It has users, or held-out items.
+        The owners are users, or held-out items.
         """
         return "item_id" if self.by_owner and self.held_out and self.held_out.of == "items" else "user_id"
 
@@ -112,7 +112,7 @@ class SplitRule:
     def tie(self) -> Literal["user_id", "item_id"]:
         """The column which decides between an owner's equal keys.
 
-        Such keys are equal times, for example.
+        Equal keys are equal times, for example.
         """
         return "item_id" if self.owner == "user_id" else "user_id"
 
@@ -282,7 +282,7 @@ class Draws:
     def deal_hashes(self) -> Hashes:
         """The hash of (user, item, `deal`), for dealing out parts.
 
-        It differs from the hash that orders the rows.
+        This hash differs from the one that orders the rows.
         """
         return self._hash_columns("user_id", "item_id", word=b"deal")
 

@@ -76,7 +76,7 @@ def make_manifest(
 ) -> Manifest:
     """Make a labelled log's facts from counts.
 
-    They are counts, content hashes, overlap, leakage in time, and drift.
+    The facts are counts, content hashes, overlap, leakage in time, and drift.
 
     Args:
         sums: `audit.sum_counts` over all users and items.
@@ -130,7 +130,7 @@ def list_log_facts(log: LogRows) -> list[Fact]:
 def describe_rows(facts: Sequence[Mapping[str, Any]]) -> list[str]:
     """Say how many rows were left out, and why.
 
-    There is no sentence if all stay.
+    Without lost rows there is no sentence.
 
     Args:
         facts: rows in the manifest (part, fact, value, detail).
@@ -240,7 +240,7 @@ def _owner_facts(sums: Counter[Any], owner: str, parts: Parts) -> list[Fact]:
 def _suspect_facts(sums: Counter[Any], owner: str, rows: int) -> list[Fact]:
     """Return the rows' shares of suspect ids.
 
-    Such an id has an extreme share of the log, or is a text for a missing id. A fact stands only if there
+    A suspect id has an extreme share of the log, or is a text for a missing id. A fact stands only if there
     is something to tell: in a log with few ids, large shares are natural.
     """
     facts = []
@@ -279,7 +279,7 @@ SUSPECT_HINT = "rows without an id are counted as missing only where the id is e
 def _all_given_facts(sums: Counter[Any], owners: str) -> list[Fact]:
     """Count held-out users (or items) whose rows are all given.
 
-    They are never tested.
+    Such users are never tested.
     """
     detail = f"held-out {owners} all of whose rows are given"
     return [Fact(GIVEN, f"untested_{owners}", float(sums[owners, "untested"]), detail)]
@@ -288,9 +288,9 @@ def _all_given_facts(sums: Counter[Any], owners: str) -> list[Fact]:
 def _drift_facts(sums: Counter[Any], parts: Parts) -> list[Fact]:
     """Compute how far each part's popularity drifts from training.
 
-    It is the total variation, 1/2 sum over items of |n_train(i) / n_train - n_part(i) / n_part|: the share
-    of a part's rows that would have to move to other items to be distributed as in training. 0 means equal,
-    1 no item in common.
+    The drift is the total variation, 1/2 sum over items of |n_train(i) / n_train - n_part(i) / n_part|: the
+    share of a part's rows that would have to move to other items to be distributed as in training. 0 means
+    equal, 1 no item in common.
     """
     if TRAIN not in parts:
         return []
@@ -307,7 +307,7 @@ def _drift_facts(sums: Counter[Any], parts: Parts) -> list[Fact]:
 def _leakage_facts(sums: Counter[Any], parts: Parts) -> list[Fact]:
     """Count training rows later than the earliest held-out row.
 
-    They are compared with all users' rows, and with the same user's.
+    Two facts compare them with all users' rows, and with the same user's.
     """
     held_out = [part for name, part in parts.items() if name not in NOT_HELD_OUT]
     if TRAIN not in parts or all(part.earliest is None for part in held_out):
@@ -327,7 +327,7 @@ def _leakage_facts(sums: Counter[Any], parts: Parts) -> list[Fact]:
 def format_manifest(facts: Sequence[dict[str, Any]]) -> str:
     """Format the manifest for a terminal.
 
-    It has a row per fact, a column per part, and texts below.
+    The table has a row per fact, a column per part, and texts below.
     """
     numbers = [row for row in facts if row["value"] is not None and row["fact"] not in TEXT_FACTS]
     parts = sorted({row["part"] for row in numbers}, key=_part_order)

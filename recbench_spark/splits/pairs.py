@@ -141,9 +141,10 @@ def divide_pairs(
 ) -> tuple[pa.Table, Dropped]:
     """Say what each row does in every fold.
 
-    A row in the part `3` is asked in fold 3 and trains where another fold is held out. If a pair is in
-    several folds, one row trains at a time: the choice of `keep` from all folds but the held-out
-    one. Such a row, and with `only` any, has a part ASKED:TRAINS, such as `3:5`; see `read_fold_part`.
+    Each fold is held out as if it were alone. A row in the part `3` is asked in fold 3 and trains where
+    another fold is held out. If a pair is in several folds, one row trains at a time: the choice of `keep`
+    from all folds but the held-out one. Such a row, and with `only` any, has a part ASKED:TRAINS, such as
+    `3:5`; see `read_fold_part`.
 
     Args:
         rows: all rows of some users, with the number of their fold as part.
@@ -188,7 +189,7 @@ def _choose_folds(rows: pa.Table, fold_r: npt.NDArray[Any], keep: DuplicateRule)
 
 
 def read_fold_part(part: str, fold: int) -> tuple[bool, bool]:
-    """Return whether a part's rows train, and are asked.
+    """Return whether a part's rows train, and are asked, in a fold.
 
     >>> read_fold_part("3", 3), read_fold_part("3", 5), read_fold_part("3:5", 5), read_fold_part(":!3", 3)
     ((False, True), (True, False), (True, False), (False, False))

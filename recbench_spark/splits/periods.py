@@ -15,7 +15,7 @@ from recbench_spark.errors import ProtocolError
 def find_period(split: Split, newest: int, zone: tzinfo = UTC) -> tuple[int, int, int]:
     """Find a period's instants in microseconds.
 
-    They are the begins of validation, of the period, and of the time after it.
+    The instants are the begins of validation, of the period, and of the time after it.
 
     Args:
         split: the protocol, with holdout `period`.
@@ -70,7 +70,7 @@ def read_start(split: Split, zone: tzinfo) -> int:
 def share_covered(instants: tuple[int, int, int], newest: int) -> float:
     """Return which share of a period the log covers.
 
-    It is the time from the period's begin to the newest row.
+    The covered time goes from the period's begin to the newest row.
     """
     _, start, end = instants
     return min(max((newest + 1 - start) / (end - start), 0.0), 1.0)

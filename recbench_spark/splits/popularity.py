@@ -19,7 +19,8 @@ CLASSES = np.array([COLD, "tail", "torso", "head"])
 def class_bounds(counts: Sequence[int], items: Sequence[int]) -> tuple[int, int]:
     """Return the training counts at which torso and head begin.
 
-    They follow from the distinct training counts above 0, ascending, and the number of items with each.
+    The counts follow from the distinct training counts above 0, ascending, and the number of items with
+    each.
     """
     sizes = [count * n for count, n in zip(counts, items, strict=True)]
     ends = list(accumulate(sizes))

@@ -34,7 +34,7 @@ def id_column(rows: pa.Table, name: str) -> pa.DictionaryArray:
 def id_numbers(rows: pa.Table, name: str) -> Ints:
     """Return (r,) numbers for the rows' ids, in arbitrary order.
 
-    Each distinct id has one number.
+    A distinct id has one number.
     """
     numbers: Ints = id_column(rows, name).indices.to_numpy().astype(np.int64)
     return numbers
@@ -63,8 +63,8 @@ def name_parts(rows: pa.Table) -> tuple[list[str], Ints]:
 def hash_contents(rows: pa.Table) -> Hashes:
     """Return (r,) a hash of ids, rating and attributes.
 
-    This is all of a row but its time and part. The upper half covers ids and rating alone, so that a log
-    whose attributes are not read keeps the same ratings; missing attributes count as none.
+    The hash covers all of a row but its time and part. The upper half covers ids and rating alone, so that
+    a log whose attributes are not read keeps the same ratings; missing attributes count as none.
     """
     # Imported here, because numba takes half a second to load.
     from recbench_spark.core import hashing  # noqa: PLC0415

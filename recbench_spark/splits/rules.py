@@ -45,7 +45,7 @@ ROWS_PER_READER = 1 << 23
 def estimate_rows(dataset: Dataset) -> int:
     """Estimate how many rows tasks read from a log.
 
-    It is 0 if the reader will refuse the log.
+    The estimate is 0 if the reader will refuse the log.
 
     Raises:
         FallbackToSpark: only Spark reads the log.
@@ -78,7 +78,7 @@ def open_plain_log(engine: Engine, dataset: Dataset, split: Split) -> OpenedLog 
 def open_world(engine: Engine, dataset: Dataset, scratch: str | None) -> OpenedLog:
     """Open a generated world, kept in scratch if possible.
 
-    It is generated once.
+    The world is generated once.
 
     Raises:
         ConfigError: a world has no such attribute. ProtocolError: its closed loop has no parts.
@@ -200,7 +200,7 @@ def _read_pair(rows: pa.Table) -> tuple[str, str, int] | None:
 def choose_open_loop(dataset: Dataset, split: Split) -> OpenLoop:
     """Return how to treat the open loop.
 
-    It may be a log apart, which may show any pair, and some of its pairs stay.
+    The open loop may be a log apart, which may show any pair; some of its pairs stay.
     """
     shows_all = dataset.reader == "world" and dataset.world.open_items == "all"
     keeps_known = split.open_loop == "all"

@@ -256,7 +256,7 @@ def _counts_days(duration: str | None) -> bool:
 def _parse_time(start: Any) -> datetime | None:
     """Return a time in UTC, or in no zone.
 
-    It has no zone if none is given.
+    The time has no zone if none is given.
 
     Raises:
         ValueError: it is no time, or UTC has no such time.

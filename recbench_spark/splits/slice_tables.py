@@ -27,8 +27,8 @@ def label_slices(store: FileTables, slices: Sequence[Slice]) -> tuple[SliceLabel
     Tasks write labels from tables to scratch, by id.
 
     Raises:
-        FallbackToSpark: only Spark reads a table. SchemaError: it lacks a column, or labels are no values.
-        DataError: an id is missing, or stands twice.
+        FallbackToSpark: only Spark reads a table. SchemaError: a table lacks a column, or labels are no
+            values. DataError: an id is missing, or stands twice.
     """
     return tuple(
         SliceLabel(cut.key, cut.of, cut.column or cut.key, _share_labels(store, cut) if cut.path else None)

@@ -20,7 +20,7 @@ AGES = {"newest_event": AGE_FACT, "oldest_event": "oldest_age_days"}
 
 
 def list_time_facts(parts: Parts, split: Split, zone: tzinfo) -> list[Fact]:
-    """Return the ends of log and period, and its coverage.
+    """Return the ends of log and period, and the period's coverage.
 
     Args:
         parts: summaries of the labelled parts.
@@ -53,7 +53,7 @@ def _time_fact(name: str, micros: int, zone: tzinfo) -> Fact:
 def list_age_facts(facts: Iterable[Mapping[str, Any]], day: date, zone: tzinfo) -> list[Fact]:
     """Return how old a log is when a day ends.
 
-    Both its ends have an age, in days of 24 hours.
+    Both ends of the log have an age, in days of 24 hours.
 
     Args:
         facts: rows in the manifest.

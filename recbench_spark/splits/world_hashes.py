@@ -63,7 +63,7 @@ def _rotate(value: Hashes, bits: int) -> Hashes:
 def draw_below(bound: int, *keys: Any, seed: int) -> Ints:
     """Draw a whole number 0..bound-1 from keys and seed.
 
-    It is uneven by less than bound / 2**64.
+    The draw is uneven by less than bound / 2**64.
     """
     return (hash_keys(*keys, seed=seed) % np.uint64(bound)).astype(np.int64)
 

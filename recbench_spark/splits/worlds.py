@@ -214,7 +214,7 @@ def list_propensities(world: WorldSettings, by_taste: bool = False, run: Run = m
 def exposure_chances(world: WorldSettings, run: Run = map) -> Floats:
     """Return (g, l, i) P(exposure), by taste and level.
 
-    It is the chance that the closed loop exposes an item to a user.
+    P is the chance that the closed loop exposes an item to a user.
     """
     loop = simulate_loop(world, run)
     return 1 - np.stack([survival(loop, g, len(loop.draws_tl)) for g in range(world.tastes)])
@@ -223,8 +223,8 @@ def exposure_chances(world: WorldSettings, run: Run = map) -> Floats:
 def simulate_loop(world: WorldSettings, run: Run = map) -> Loop:
     """Run the loop, period by period.
 
-    Each period chooses the draws and counts the feedback, piece by piece. A process keeps the loops of a
-    few worlds. `run` gets at most 16 bytes for each good rating in a period.
+    A period chooses the draws and counts the feedback, piece by piece. A process keeps the loops of a few
+    worlds. `run` gets at most 16 bytes for each good rating in a period.
 
     Raises:
         ConfigError: the world has too few users and items for its interactions.
@@ -308,7 +308,7 @@ def item_genres(items: Ints, world: WorldSettings) -> Ints:
 def item_qualities(items: Ints, seed: int) -> Ints:
     """Return each item's quality: a bias for all users.
 
-    It is added to the affinity.
+    The quality is added to the affinity.
     """
     return draw_below(2 * QUALITY + 1, ITEM_QUALITY, items, seed=seed) - QUALITY
 
@@ -316,7 +316,7 @@ def item_qualities(items: Ints, seed: int) -> Ints:
 def factor_length(world: WorldSettings) -> int:
     """Return the length of factors.
 
-    It is long enough that different tastes differ in half of their signs: 12 for up to 8 tastes, where the
+    The length is such that different tastes differ in half of their signs: 12 for up to 8 tastes, where the
     last four repeat the first four; otherwise the next power of two.
     """
     return DIMS if world.tastes <= 8 else 1 << (world.tastes - 1).bit_length()
@@ -468,7 +468,7 @@ def _user_cells(users: Ints, world: WorldSettings) -> Ints:
 def _feedback_cells(users: Ints, t: int, world: WorldSettings, loop: Loop) -> Ints:
     """Return cells, taste * items + item, for good ratings.
 
-    They are those in period `t`. A repeated exposure counts again.
+    The ratings are those in period `t`. A repeated exposure counts again.
     """
     user_r, item_r, _ = _draw_period(users, t, world, loop)
     good = draw_ratings(users, user_r, item_r, world) >= RELEVANT

@@ -69,7 +69,7 @@ def require_session(store: FileTables, why: str) -> Store:
         why: the work to do by a session, in words.
 
     Raises:
-        FallbackToSpark: it has none.
+        FallbackToSpark: the warehouse has no session.
     """
     if store.spark is None:
         raise FallbackToSpark(why)

@@ -196,7 +196,7 @@ def write_part(folder: str, number: int, array: npt.NDArray[Any], first: int = 0
 def _make_header(shape: tuple[int, ...], dtype: np.dtype[Any], offset: int) -> bytes:
     """Return a `.npy` header, padded to meet a page.
 
-    Its length is `offset` modulo a page, its version 1.0. Source: the format's description in
+    The header's length is `offset` modulo a page, its version 1.0. Source: the format's description in
     `numpy.lib.format`.
     """
     fields = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
@@ -226,7 +226,7 @@ def has_parts(folder: str) -> bool:
 def is_whole(folder: str, number: int) -> bool:
     """Check whether a block's part has the bytes written.
 
-    This looks at folders; a remote part is compared when it is fetched.
+    The check looks at folders; a remote part is compared when it is fetched.
     """
     part = read_parts(folder).parts.get(number)
     if part is None or is_remote(folder):

@@ -71,11 +71,11 @@ def find_schema_place(spark: SparkSession, schema: str) -> str | None:
 def require_address(spark: SparkSession, schema: str, place: str) -> None:
     """Check that a schema's metastore has the S3 server's address.
 
-    It is the server to which the job writes. A metastore copies Hadoop's settings when the session begins,
-    and reads no address from the environment.
+    The server is the one to which the job writes. A metastore copies Hadoop's settings when the session
+    begins, and reads no address from the environment.
 
     Raises:
-        StoreError: it lacks the address; the hint has the settings.
+        StoreError: the metastore lacks the address; the hint has the settings.
     """
     hadoop, options = read_hadoop(spark), read_access(place).options
     if "AWS_ENDPOINT_URL" not in options:
@@ -89,10 +89,10 @@ def require_address(spark: SparkSession, schema: str, place: str) -> None:
 
 
 def resolve_location(location: str | None) -> str | None:
-    """Return Spark's encoded URI as a comparable name.
+    """Return one name for a place that Spark encodes.
 
-    So places can be compared: a folder's links are followed, and `s3a://` is `s3://`. None: the place is
-    neither a folder of this machine nor in an object storage.
+    By this name places can be compared: a folder's links are followed, and `s3a://` is `s3://`. None: the
+    place is neither a folder of this machine nor in an object storage.
     """
     if location is None:
         return None

@@ -57,7 +57,7 @@ class ConflictError(Exception):
 class File(NamedTuple):
     """One Parquet file in a table, with its partition.
 
-    Its size is in bytes; its notes come from its task (NOTES).
+    `size` is in bytes; `notes` come from the file's task (NOTES).
     """
 
     path: str
@@ -79,7 +79,7 @@ def is_committed(folder: str, once: str) -> bool:
 
 
 def write_files(blocks: TaskRows, folder: str, partition: Mapping[str, str]) -> list[File]:
-    """Write each task's result as a partition's Parquet file.
+    """Write each result as a Parquet file in one partition.
 
     A repeated task writes another file. VACUUM removes files not returned.
 
@@ -222,7 +222,7 @@ def write_file(
     *,
     whole: str = "",
 ) -> File:
-    """Write rows' named columns as a partition's new file.
+    """Write named columns of rows as a partition's new file.
 
     `inside`: columns within lists and maps whose values repeat, as Parquet names them; for other columns a
     dictionary type says so. `whole`: a column of ids with all their rows in this file.
@@ -254,7 +254,7 @@ Filters = Sequence[tuple[str, str, Any]]
 def can_append(folder: str, version: int = CHECKED_VERSION) -> bool:
     """Check whether `append_rows` may write, by the writer version.
 
-    It must not exceed `version`.
+    The table's version must not exceed `version`.
     """
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 

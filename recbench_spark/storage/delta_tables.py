@@ -166,8 +166,8 @@ class _KeptTable:
 def _list_commits(place: str, version: int) -> dict[int, str]:
     """Return the ETags of commits from a version on.
 
-    They are a thousand at most. HDFS lists no folder from a name on, so there each version is asked for by
-    name.
+    One call returns a thousand commits at most. HDFS lists no folder from a name on, so there each version
+    is asked for by name.
     """
     log = join_uri(place, LOG)
     if is_hdfs(place):
@@ -209,7 +209,7 @@ def hold_table(
 def list_features(table: DeltaTable) -> list[str]:
     """Return features which make rows differ from the files.
 
-    They are in order; mostly there are none.
+    The features are in order; mostly there are none.
     """
     mode = table.metadata().configuration.get(MAPPING, "none")
     features = {*(table.protocol().reader_features or ())} - PLAIN_FEATURES - {"columnMapping"}
@@ -241,7 +241,7 @@ def read_dataset(place: str | Path, version: int | None = None) -> Dataset:
 def list_files(place: str | Path, partition: Mapping[str, str] | None = None) -> list[str]:
     """Return a table's data files in the log's order.
 
-    They are paths or URIs; the log holds paths as encoded URIs. The caller holds one path per file.
+    The files are paths or URIs; the log holds paths as encoded URIs. The caller holds one path per file.
 
     Args:
         place: folder of this machine, or a URI.
@@ -330,8 +330,8 @@ def _list_actions(table: DeltaTable, place: str | Path, partition: Mapping[str, 
 def open_for_write(place: str | Path) -> Iterator[DeltaTable]:
     """Open a table for one write by `write_deltalake`.
 
-    It appends or replaces rows. For a folder with an odd name, the rows and their commit are made in a
-    private folder, which has links to the real log's files and to the data. At the end the new files move
+    The write appends or replaces rows. For a folder with an odd name, the rows and their commit are made in
+    a private folder, which has links to the real log's files and to the data. At the end the new files move
     to the real folder, and then the commit gets its name there.
 
     Raises:
@@ -402,7 +402,7 @@ def _table_uri(place: str | Path) -> str:
 def _plain_folder(real: Path) -> Path:
     """Return this process's private folder for a real one.
 
-    It links to the real folder's log.
+    The private folder links to the real folder's log.
     """
     plain = _plain_folders.get(str(real))
     if plain is None or not (plain / LOG).is_symlink():  # somebody may have cleaned the temporary folder
@@ -414,7 +414,7 @@ def _plain_folder(real: Path) -> Path:
 def _new_folder() -> Path:
     """Make a private folder with a plain name.
 
-    It is removed when this process ends.
+    The folder is removed when this process ends.
 
     Raises:
         StoreError: the folder for temporary files has an odd name itself.

@@ -41,7 +41,7 @@ class FolderTree:
     def delete_folder(self, key: str) -> None:
         """Delete a file, or a folder with its content.
 
-        It need not exist.
+        A missing file or folder is no error.
         """
         raise NotImplementedError
 
@@ -59,7 +59,7 @@ class FolderTree:
     def list(
         self, prefix: str | None = None, *, offset: str | None = None, chunk_size: int = 1000
     ) -> Iterator[Sequence[Entry]]:
-        """Yield the files below a folder by name, in lists.
+        """Yield the files below a folder in order of name, in lists.
 
         Hidden drafts are left out.
 

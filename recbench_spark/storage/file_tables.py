@@ -292,11 +292,12 @@ class FileTables:
         self.retry(f"optimize {name}", partial(table_upkeep.compact_files, place, column, values))
 
     def vacuum(self, name: str, hours: int) -> None:
-        """Remove files unused in the last hours, also killed writers'.
+        """Remove files that no version of the last hours uses.
 
-        Files written since the start of the oldest run at work stay. Delta compares files' times with this
-        host's clock, so the difference is added where the host is ahead of the storage. On object storage
-        no mark tells since when a run is at work: `hours` must be longer than a night.
+        Files from killed writers are removed, too. Files written since the start of the oldest run at work
+        stay. Delta compares files' times with this host's clock, so the difference is added where the host
+        is ahead of the storage. On object storage no mark tells since when a run is at work: `hours` must
+        be longer than a night.
         """
         place = self._open_files(name)
         kept = hours if self.folder is None else count_hours_to_keep(self.folder, hours)
@@ -355,8 +356,8 @@ class FileTables:
     ) -> list[table_upkeep.LostFile]:
         """List a table's lost files, of all or some partitions.
 
-        Its first column's values choose partitions. A catalog where Spark writes keeps its files' names to
-        itself: there none is looked for.
+        The values of the table's first column choose partitions. A catalog where Spark writes keeps its
+        files' names to itself: there none is looked for.
         """
         if self.in_catalog or not self.exists(table.name):
             return []
@@ -364,7 +365,7 @@ class FileTables:
         return table_upkeep.list_lost_files(self.location(table.name), column, is_owner)
 
     def take_turns(self, name: str, report: Report) -> AbstractContextManager[object]:
-        """Hold a work's lock; without a folder there is none."""
+        """Hold a folder's lock for work of this name; others wait."""
         folder = self.folder
         return nullcontext() if folder is None else take_turns(folder / MARKS_FOLDER / name, report)
 
@@ -391,8 +392,8 @@ class FileTables:
     def find_use_time(self, seconds: float) -> float:
         """Return since when data may be in use.
 
-        It is some seconds ago, or the start of the longest job at work, by the storage's clock. On object
-        storage no mark tells what is at work.
+        The time is some seconds ago, or the start of the longest job at work, by the storage's clock. On
+        object storage no mark tells what is at work.
         """
         began = oldest_work(self.folder) if self.folder is not None else None
         ago = self.read_clock() - seconds
@@ -401,8 +402,8 @@ class FileTables:
     def delete_orphans(self, older_than: str) -> None:
         """Delete rows of old runs without success.
 
-        They began before a time stamp and are not at work, as living processes tell. A run id's time stamp
-        is from its host's clock.
+        Such runs began before a time stamp and are not at work, as living processes tell. A run id's time
+        stamp is from its host's clock.
         """
         at_work = set() if self.folder is None else runs_at_work(self.folder)
         known = map_together(self.root, self.exists, RESULT_TABLES)

@@ -113,7 +113,7 @@ class FrameBlocks:
     def each(self, finish: Callable[[pa.Table], Result]) -> list[Result]:
         """Apply `finish` to each task's result.
 
-        Its values must be small: the driver holds them.
+        Results must be small: the driver holds them.
         """
         work = partial(_finish_batches, read=self.read, change=self.change, finish=finish)
         return _collect_results(self.packed.mapInArrow(work, RESULT_SCHEMA))
@@ -180,7 +180,7 @@ class FrameRows:
     def deal_sides(self, sides: Sequence[DealtSide], tasks: int) -> FrameBlocks:
         """Deal several sides in one shuffle (`blocks.deal_sides`).
 
-        It shuffles the union of their blocks.
+        The shuffled rows are the union of the sides' blocks.
         """
         spark = self.frame.sparkSession
         packed = [
@@ -291,7 +291,7 @@ SETTING = "spark.recbench.scratch"
 def base_folder(spark: SparkSession, root: str | None = None) -> str:
     """Return the place of scratch.
 
-    It is `spark.recbench.scratch`, else a warehouse's root, else this host's disk.
+    The place is `spark.recbench.scratch`, else a warehouse's root, else this host's disk.
 
     Args:
         spark: the session.
@@ -349,7 +349,7 @@ def load_parquet(spark: SparkSession, *places: str) -> DataFrame:
 def share_rows(base: str, rows: DataFrame) -> SharedRows:
     """Let tasks write rows to a folder all workers read.
 
-    It is a new folder under the base.
+    The folder is new, under the base.
     """
     shared = scratch.share_rows(base, FrameRows(rows, BATCHES), rows.columns)
     return shared if shared.files else scratch.share_table(base, arrow_schema(rows).empty_table())

@@ -89,7 +89,7 @@ class NameNode(FolderTree):
     def delete_folder(self, key: str) -> None:
         """Delete a file, or a folder with its content.
 
-        It need not exist.
+        A missing file or folder is no error.
         """
         with suppress(FileNotFoundError), explain_hdfs():
             self.client.delete(f"/{key}", True)
@@ -144,7 +144,7 @@ def prepare_client(retry_seconds: float) -> dict[str, str]:
 def _open_client(root: str, retry_seconds: float) -> Client:
     """Open a client for this process alone.
 
-    Its threads do not survive a fork.
+    The client's threads do not survive a fork.
     """
     with explain_missing():
         from hdfs_native import Client  # noqa: PLC0415

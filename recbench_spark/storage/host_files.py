@@ -42,7 +42,7 @@ COPIES = "objects"
 def digest_content(path: Path) -> str:
     """Return the XXH3 digest (128 bits) of a file's bytes.
 
-    It finds damage and mixed-up files; it is no proof against a forger.
+    The digest finds damage and mixed-up files; it is no proof against a forger.
     """
     if not path.stat().st_size:
         return xxhash.xxh3_128_hexdigest(b"")
@@ -208,7 +208,7 @@ def _copy_path(size: int, digest: str) -> Path:
 def _hold_lock(name: str) -> AbstractContextManager[None]:
     """Lock out others who do the same.
 
-    They are processes and threads. Objects share 256 names.
+    The lock holds against processes and threads. Objects share 256 names.
     """
     return lock_file(host_folder() / f"{COPIES}-{name}.lock")
 

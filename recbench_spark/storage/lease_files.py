@@ -106,7 +106,7 @@ class FolderLeaseFiles:
 class ObjectLeaseFiles:
     """Objects `TARGET/lease-000001.json`, beside the work of all owners.
 
-    Owners leave all else below the target to one another.
+    A new owner keeps what earlier owners left below the target.
     """
 
     poll_seconds: ClassVar[float] = 2.0

@@ -95,7 +95,7 @@ class Lease:
     def publish(self) -> None:
         """Rename the work folder to its target.
 
-        It must hold a file.
+        The work folder must hold a file.
 
         Raises:
             StoreError: as `require`.
@@ -216,7 +216,7 @@ def _wait_for_lease(target: str, is_done: Callable[[], bool], report: Report) ->
 
 
 def describe_wait(target: str, seconds: float) -> str:
-    """Describe a wait: its owner, time so far and outlook.
+    """Describe a wait: for whom, how long so far, and outlook.
 
     A thread touches the owner's lease, so the owner counts as alive even if its work hangs. Only the user
     can tell.

@@ -60,7 +60,7 @@ def separator(path: str) -> str:
 def refuse_name(path: str) -> None:
     """Refuse a file which Spark skips or cannot unpack.
 
-    Its name or its ending tells.
+    The file's name or ending tells.
 
     Raises:
         DataError: the file is one of these.
@@ -89,7 +89,7 @@ def has_delta_log(path: str | Path) -> bool:
 def list_folder(folder: Path) -> tuple[list[Path], list[Path]]:
     """Return the files and folders Spark reads in a folder.
 
-    Both are in order of their names.
+    Files and folders are in order of their names.
     """
     entries = sorted(entry for entry in folder.iterdir() if not is_hidden(entry.name))
     return [x for x in entries if not x.is_dir()], [x for x in entries if x.is_dir()]
@@ -237,7 +237,7 @@ SEPARATORS = (",", "\t", ";", "|")
 def refuse_strange_names(groups: Mapping[str, list[str]], sep: str, path: str) -> None:
     """Refuse a folder's files with strange column names.
 
-    They have no column name in common, or differ in case alone.
+    Such files have no column name in common, or differ in case alone.
 
     Args:
         groups: first line -> the files with it.
@@ -279,7 +279,7 @@ def _separator_hint(sep: str, used: str) -> str:
 def trec_hint(lines: Sequence[str]) -> str:
     """Return a hint to rewrite a file of TREC.
 
-    It is empty for other text.
+    The hint is empty for other text.
     """
     kind = trec_kind(lines)
     return f"this is {TREC[kind][0]}: {TREC[kind][1]}" if kind else ""
@@ -448,7 +448,7 @@ def refuse_case(names: Iterable[str], where: str) -> None:
 def refuse_misspelt(names: Sequence[str], wanted: Sequence[str], where: str, key: str = "") -> None:
     """Refuse a column whose name is wanted in another case.
 
-    It would not be read.
+    Such a column would not be read.
 
     Raises:
         SchemaError: there is such a column.
@@ -473,7 +473,7 @@ def formats_error(path: str, files: Iterable[str]) -> SchemaError:
 def parquet_error(where: str, file: str, error: Exception, wanted: str = "Parquet") -> DataError:
     """Return the error for a file in another format.
 
-    It names the real format.
+    The error names the real format.
     """
     kind, hint = describe_content(file) if Path(file).is_file() else ("", DAMAGED)
     name = "it" if where.endswith(Path(file).name) else Path(file).name

@@ -172,8 +172,8 @@ def write_folder(results: TaskRows, folder: str) -> None:
 def publish_parts(files: Sequence[str], folder: str) -> None:
     """Move tasks' files from TASK_FILES to the folder itself.
 
-    The storage does it. Files of attempts given up do not count. A copy is one request, of at most 5 GB in
-    S3.
+    The storage copies them. Files of attempts given up do not count. A copy is one request, of at most 5 GB
+    in S3.
     """
     remote = is_remote(folder)
     for number, file in enumerate(files):

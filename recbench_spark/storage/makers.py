@@ -95,7 +95,7 @@ def this_maker() -> Maker:
 def _start_ticks(pid: int) -> str:
     """Return a process's start; empty if no such process runs.
 
-    It is field 22 of proc(5) stat.
+    The start is field 22 of proc(5) stat.
     """
     text = _read_text(f"/proc/{pid}/stat")
     fields = text.rpartition(")")[2].split()
@@ -119,6 +119,6 @@ PRIVATE_NAME = re.compile(r"\..+\.[0-9a-f]+" + re.escape(PARTIAL))
 def private_name(name: str) -> str:
     """Return a hidden name unused by other processes and hosts.
 
-    It is beside the given name. Spark and Arrow skip names with a dot in front.
+    The hidden name is beside the given one. Spark and Arrow skip names with a dot in front.
     """
     return f".{name}.{uuid.uuid4().hex}{PARTIAL}"

@@ -80,7 +80,7 @@ def note_run(root: Path, run_id: str) -> None:
 def end_runs(root: Path) -> None:
     """Remove this process's mark: its runs have ended.
 
-    They were published, have failed or were given up.
+    The runs were published, have failed or were given up.
     """
     with _lock:
         mark = _marks.pop((os.getpid(), str(root)), None)
@@ -183,7 +183,7 @@ def _owner_fields(line: str) -> dict[str, Any]:
 def count_hours_to_keep(folder: Path, hours: int) -> int:
     """Return the hours for which a vacuum keeps files.
 
-    They are more than the wanted hours where a run is at work, or clocks differ.
+    The hours are more than wanted where a run is at work, or clocks differ.
     """
     now = read_clock(folder)
     since = oldest_work(folder)

@@ -79,7 +79,7 @@ def _change_table(warehouse: FileTables, table: Table) -> list[str]:
 def _refuse_beside_runs(warehouse: FileTables) -> None:
     """Refuse to change tables while a run writes to them.
 
-    Its later appends might break a new constraint.
+    Later appends by this run might break a new constraint.
 
     Raises:
         StoreError: a run is at work.

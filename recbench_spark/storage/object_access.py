@@ -122,7 +122,7 @@ _adopted: dict[str, str] = {}
 def adopt_hadoop(place: str, read_setting: Callable[[str], str | None]) -> None:
     """Take keys and address from Hadoop's configuration.
 
-    This is for a process without other keys. A later call takes keys renewed there.
+    Only a process without other keys does so. A later call takes keys renewed there.
 
     Args:
         place: URI of a storage.
@@ -409,7 +409,7 @@ def find_driver(place: str | Path) -> Driver:
 def explain_storage(place: str) -> Iterator[None]:
     """Turn an object storage's errors into a StoreError.
 
-    It names address, bucket and the credentials' source.
+    The error names address, bucket and the credentials' source.
     """
     from obstore.exceptions import BaseError  # noqa: PLC0415
 

@@ -207,7 +207,7 @@ class StoredObject(NamedTuple):
 def stat_objects(place: str) -> Iterator[StoredObject]:
     """Yield the file itself, or all files below a place.
 
-    They come in order, from any storage. A thousand are held at a time. An object without bytes costs a
+    Objects come in order, from any storage. A thousand are held at a time. An object without bytes costs a
     request.
 
     Raises:
@@ -225,8 +225,8 @@ def stat_objects(place: str) -> Iterator[StoredObject]:
 def stat_visible(place: str) -> dict[str, StoredObject]:
     """Return the objects visible to Spark, by URI.
 
-    They are the object itself, or all below the place in order. Some 100 bytes an object are held. Raises
-    StoreError as `stat_objects`.
+    The objects are the one named, or all below the place in order. Some 100 bytes an object are held.
+    Raises StoreError as `stat_objects`.
     """
     root = arrow_uri(place).rstrip("/")
     visible = (one for one in stat_objects(root) if not any(map(is_hidden, one.name.split("/"))))
@@ -248,9 +248,9 @@ def list_behind(place: str, name: str) -> list[StoredObject]:
 
 
 def stat_in_turn(place: str, names: Iterable[str]) -> list[StoredObject]:
-    """Return objects in turn, up to a missing name.
+    """Return the objects of these names, up to a missing one.
 
-    Each costs a request, so the length of a listing does not matter.
+    Names are below the place. Each object costs a request, so the length of a listing does not matter.
 
     Raises:
         StoreError: the storage does not answer, or refuses.
@@ -269,7 +269,8 @@ def stat_in_turn(place: str, names: Iterable[str]) -> list[StoredObject]:
 def list_drafts(place: str) -> Iterator[StoredObject]:
     """Yield the private files below a place.
 
-    Their writers are at work or were killed; a bucket has none. Raises StoreError as `list_objects`.
+    The writers of such files are at work or were killed; a bucket has none. Raises StoreError as
+    `list_objects`.
     """
     with open_store(place) as (store, key):
         for entry in store.list_drafts(key) if isinstance(store, FolderTree) else ():
@@ -285,8 +286,8 @@ def _describe_object(name: str, entry: Any) -> StoredObject:
 def list_folders(place: str) -> list[str]:
     """Return the folders directly below a place, in order.
 
-    They are names; a missing place has none. On object storage they are the first parts of longer names.
-    Raises StoreError as `list_objects`.
+    Folders are given as names; a missing place has none. On object storage they are the first parts of
+    longer names. Raises StoreError as `list_objects`.
     """
     if not is_remote(place):
         folder = local_path(place)
@@ -333,8 +334,8 @@ def remove_object(place: str) -> None:
 def remove_objects(place: str) -> None:
     """Remove a file, or all below a place.
 
-    It need not exist. A folder vanishes as a whole, and objects a thousand by a request. Raises StoreError
-    as `list_objects`.
+    A missing file is no error. A folder vanishes as a whole, and objects a thousand by a request. Raises
+    StoreError as `list_objects`.
     """
     with open_store(place) as (store, key):
         repeat_if_cut(partial(_remove_listed, store, key))
@@ -433,7 +434,7 @@ def measure_files(places: Sequence[str]) -> list[int | None]:
 def read_object_clock(place: str) -> float:
     """Return the present time by an object storage's clock.
 
-    It counts seconds since 1970, and is the time of a private object, removed again.
+    The time is in seconds since 1970: that of a private object, removed again.
 
     Raises:
         StoreError: the storage does not answer, or refuses.

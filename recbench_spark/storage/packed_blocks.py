@@ -139,7 +139,7 @@ def are_whole(files: Sequence[str], key: str) -> bool:
 def name_whole(key: str) -> str:
     """Return the mark of whole ids in files' names.
 
-    It is empty without a column of ids.
+    The mark is empty without a column of ids.
     """
     return f"by-{key}-" if key else ""
 
@@ -150,7 +150,7 @@ def name_whole(key: str) -> str:
 def read_blocks(blocks: Iterable[bytes | pa.Buffer]) -> Iterator[pa.Table]:
     """Yield one table with all of a task's blocks.
 
-    There is no table without a block.
+    Without a block there is no table.
     """
     table = unpack_blocks(blocks)
     if table is not None:
@@ -241,6 +241,6 @@ def _decode_dictionary(column: pa.Array) -> pa.Array:
 def read_block_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Yield one table with all blocks of a Spark task.
 
-    There is no table without a block.
+    Without a block there is no table.
     """
     return read_blocks(block.as_buffer() for batch in batches for block in batch.column("rows"))

@@ -89,7 +89,7 @@ def link_file(path: Path, target: Path) -> bool:
 def replace_file(target: Path, write: Callable[[Path], object]) -> None:
     """Make a file and replace the existing one.
 
-    This is for changing files, such as caches.
+    Only changing files, such as caches, need this.
     """
     with private_path(target) as path:
         write(path)
@@ -134,7 +134,7 @@ def remove_tree(path: Path) -> None:
 def remove_published(path: Path) -> None:
     """Remove a published folder without ever showing half of it.
 
-    It is renamed first.
+    The folder is renamed first.
     """
     doomed = path.with_name(private_name(path.name))
     try:
@@ -153,8 +153,8 @@ LEFTOVER_SECONDS = 24 * 3600.0
 def read_clock_ns(folder: Path) -> int:
     """Return the time by the clock of a folder's storage.
 
-    It counts nanoseconds since 1970, and is the time of a file made there, without a name if the system can
-    do so.
+    The time is in nanoseconds since 1970: that of a file made there, without a name if the system can do
+    so.
 
     Raises:
         OSError: nothing can be written to the folder.
@@ -195,7 +195,7 @@ def remove_leftovers(folder: Path, seconds: float = LEFTOVER_SECONDS) -> int:
 def newest_time(path: Path) -> float:
     """Return when a path, or anything inside, was last written.
 
-    It is a time by the storage's clock.
+    The time is by the storage's clock.
     """
     times = [0.0]
     inside = (Path(base, name) for base, folders, files in os.walk(path) for name in (*folders, *files))

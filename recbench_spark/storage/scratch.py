@@ -29,7 +29,7 @@ SCRATCH = f"_scratch/{uuid.uuid4().hex}"
 def scratch_folder(base: str) -> str:
     """Return a new folder for rows mapped by workers.
 
-    It lies under a base; `drop_scratch` removes it.
+    The folder lies under a base; `drop_scratch` removes it.
     """
     if "://" not in base:  # a night may be longer than a day, after which others remove old files
         keep_fresh(Path(base) / SCRATCH)

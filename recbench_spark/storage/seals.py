@@ -25,7 +25,7 @@ Entry = tuple[int, str]
 def digest_file(path: Path) -> str:
     """Return a file's SHA-256.
 
-    It is read in chunks, without the interpreter's lock.
+    The file is read in chunks, without the interpreter's lock.
     """
     with path.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
@@ -51,7 +51,7 @@ def seal_entry(name: str, folder: Path) -> tuple[str, Entry]:
 def write_seal(folder: Path) -> None:
     """Write a folder's seal, also for the folders below it.
 
-    Each file is read once.
+    Every file is read once.
     """
     write_entries(folder, dict(seal_entry(name, folder) for name in list_files(folder)))
 

@@ -53,7 +53,7 @@ def escape_path(path: str) -> str:
 class SharedRows:
     """Parquet files, and a name for their arrays.
 
-    They are small enough to go with every task.
+    The names are small enough to go with every task.
     """
 
     key: str
@@ -103,9 +103,9 @@ class SharedRows:
 def host_folder() -> Path:
     """Return this host's folder for mapped files.
 
-    It lies under Spark's local directory, else the temporary one. Anyone can write to a temporary directory
-    and guess the name. So the folder must be a real folder (no link), this user's, and closed to all
-    others; else the next name beside it is tried.
+    The folder lies under Spark's local directory, else the temporary one. Anyone can write to a temporary
+    directory and guess the name. So the folder must be a real folder (no link), this user's, and closed to
+    all others; else the next name beside it is tried.
 
     Raises:
         DataError: other users have taken every name.
@@ -127,8 +127,8 @@ def host_folder() -> Path:
 def find_local_directory() -> Path:
     """Return Spark's local directory, else YARN's, else the temporary one.
 
-    It is the first one in Spark's variable, which Spark sets for Python workers. In a container of YARN the
-    driver has only YARN's own, and YARN removes that folder when the application ends.
+    Spark sets a variable for Python workers; its first directory counts. In a container of YARN the driver
+    has only YARN's own, and YARN removes that folder when the application ends.
     """
     of_container = os.environ.get("LOCAL_DIRS") if "CONTAINER_ID" in os.environ else None
     folders = os.environ.get("SPARK_LOCAL_DIRS") or of_container or tempfile.gettempdir()
@@ -142,8 +142,8 @@ FOLDER_NAMES = 8
 def is_private(folder: Path) -> bool:
     """Check whether a path is this user's private folder.
 
-    It must be no link, and nobody else may read or write it. A folder open to others is not closed but left
-    alone, since its content is unknown.
+    Such a path is no link, and nobody else may read or write it. A folder open to others is not closed but
+    left alone, since its content is unknown.
     """
     try:
         status = folder.lstat()
@@ -168,7 +168,7 @@ def remove_arrays(key: str) -> None:
 def is_whole(folder: Path, digests: bool = False) -> bool:
     """Check a folder's files against its seal and this user.
 
-    They must be the sealed files, and belong to this user.
+    The files must be the sealed ones, and belong to this user.
 
     Args:
         folder: folder of the arrays.

@@ -43,8 +43,8 @@ OWN_ERROR = r"^recbench_spark\.(?:errors|extras)\.\w+: (.+(?:\n  hint: .+)?)$"
 def explain_spark_error(error: PySparkException | Exception) -> str:
     """Return a Spark error's last cause in one line.
 
-    It comes without the Java stack trace. This package's own errors, raised by a worker, keep their hint on
-    a second line.
+    The line comes without the Java stack trace. This package's own errors, raised by a worker, keep their
+    hint on a second line.
     """
     if isinstance(error, AnalysisException):
         return first_line(error)

@@ -77,7 +77,7 @@ class Store(WarehouseTables):
     def _append_spare(self, written: TaskFiles, table: Table, once: str) -> None:
         """Let Spark append files written beside a table by tasks.
 
-        Its catalog or rules need Spark.
+        The table's catalog or rules need Spark.
         """
         pieces = [(join_uri(written.folder, file.path), file.partition or {}) for file in written.files]
         rows = PieceRows(self.engine, pieces, partial(read_partition_files, schema=table.arrow_schema))
@@ -144,7 +144,7 @@ class Store(WarehouseTables):
         retry_conflicts(f"optimize {name}", partial(self.spark.sql, statement))
 
     def vacuum(self, name: str, hours: int) -> None:
-        """Remove files unused in the last hours, as `FileTables.vacuum`."""
+        """Remove files no recent version uses, as `FileTables.vacuum`."""
         if self._keeps_files(name):
             super().vacuum(name, hours)
             return

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def is_catalog_schema(root: str) -> bool:
     """Check whether a root is `catalog.schema`.
 
-    It has two names and a dot, and there is no such directory.
+    Such a root has two names and a dot, and there is no such directory.
     """
     return bool(re.fullmatch(r"[A-Za-z_]\w*\.[A-Za-z_]\w*", root)) and not Path(root).exists()
 
@@ -36,8 +36,7 @@ def is_catalog_schema(root: str) -> bool:
 def may_have_folder(root: str) -> bool:
     """Check whether tasks may write a `catalog.schema`'s files.
 
-    It must be one of Spark's own catalog. Only a session of Spark knows the place
-    (`catalogs.find_schema_place`).
+    The catalog must be Spark's own. Only a session of Spark knows the place (`catalogs.find_schema_place`).
     """
     return is_catalog_schema(root) and root.startswith("spark_catalog.")
 
@@ -86,7 +85,7 @@ FIRST_COMMIT_SECONDS = 15
 def files_in(folder: Path) -> Iterator[str]:
     """Yield all files in a folder, the log's first.
 
-    Their paths are relative to the folder.
+    Paths are relative to the folder.
     """
     for place in (folder / LOG, folder):
         for base, folders, names in os.walk(place):
@@ -114,8 +113,8 @@ def find_commit(folder: str, list_files: Callable[[], Iterable[str]]) -> bool:
     Leftovers alone give False.
 
     Raises:
-        StoreError: it holds files and no commit. Nothing is removed: they may be all that is left of a
-            table.
+        StoreError: the folder holds files and no commit. Nothing is removed: they may be all that is left
+            of a table.
     """
     for file in list_files():
         if COMMIT.fullmatch(file):

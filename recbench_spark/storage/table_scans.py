@@ -56,7 +56,7 @@ def open_delta(
 
     Raises:
         FallbackToSpark: only Spark supports its features.
-        DataError: it has no such partition.
+        DataError: the table has no such partition.
     """
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
@@ -116,10 +116,10 @@ def _drop_bounds(group: ds.ParquetFileFragment) -> ds.ParquetFileFragment:
 def query_delta(path: str) -> pa.RecordBatchReader:
     """Read a Delta table's rows once, by its own engine.
 
-    This engine knows deleted rows and renamed columns.
+    The engine knows deleted rows and renamed columns.
 
     Raises:
-        DataError: it does not know the table's features; the message names them.
+        DataError: the engine does not know the table's features; the message names them.
     """
     from deltalake import QueryBuilder  # noqa: PLC0415
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
@@ -242,7 +242,7 @@ def find_partition(path: str) -> TablePartition | None:
 def is_delta_table(place: str) -> bool:
     """Check whether a place is a Delta table's folder.
 
-    It is a path of this machine, or a URI of object storage.
+    The place is a path of this machine, or a URI of object storage.
     """
     if is_object_storage(place):
         return holds_files(join_uri(place, LOG))

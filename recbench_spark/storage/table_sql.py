@@ -167,7 +167,7 @@ def create_statement(table: Table, identifier: str) -> str:
 def migration_statements(
     table: Table, existing: Mapping[str, str], properties: Mapping[str, str], identifier: str
 ) -> list[str]:
-    """Return the SQL to migrate a table, if any.
+    """Return the SQL to migrate a table; empty: nothing to do.
 
     Args:
         table: the present schema.

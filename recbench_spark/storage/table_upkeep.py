@@ -163,7 +163,9 @@ def _combine_files(place: str, files: Sequence[str], schema: pa.Schema, values: 
 
 
 def vacuum_files(place: str, hours: float) -> None:
-    """Remove files unused in the last hours, also killed writers'.
+    """Remove files that no version of the last hours uses.
+
+    Files from killed writers are removed, too.
 
     `deltalake` compares objects' times with this host's clock, so the difference is added where the host is
     ahead of the storage. In a folder with an odd name it lists the files behind links.
@@ -287,7 +289,7 @@ def _measure(place: str, files: Sequence[str]) -> list[int | None]:
 def forget_files(place: str, files: Sequence[str]) -> None:
     """Remove lost files from a table's log, in one version.
 
-    Its other rows stay.
+    Other rows of the table stay.
 
     Raises:
         ConflictError, StoreError: as `delta_files.delete_rows`.

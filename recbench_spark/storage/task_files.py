@@ -19,7 +19,7 @@ from recbench_spark.storage.delta_files import File, refuse_nulls, write_file
 def write_rows(
     rows: Rows, names: Sequence[str], folder: str, partition: Mapping[str, str] | None = None
 ) -> list[File]:
-    """Write rows as files of a folder, without a commit.
+    """Write rows as files of a folder or partition, without a commit.
 
     A task holds some 64 MB. A repeated task writes files under other names; the files of attempts given up
     are not returned.

@@ -59,7 +59,7 @@ def is_remote(place: str | Path) -> bool:
 def read_scheme(place: str | Path) -> str:
     """Return a URI's scheme as Arrow names it.
 
-    It has small letters, and is empty for a path and for `file:`.
+    The scheme has small letters, and is empty for a path and for `file:`.
 
     >>> read_scheme("s3a://bucket/log"), read_scheme("/data/log")
     ('s3', '')
@@ -186,7 +186,7 @@ def split_bucket(place: str) -> Bucket:
 def trim_uri(place: str) -> str:
     """Return a URI without slashes at its end.
 
-    It is in object storage; errors as `split_bucket`.
+    The URI is one of object storage; errors as `split_bucket`.
     """
     split_bucket(place)  # without a bucket `s3:` would be left, a folder of this machine
     return place.rstrip("/")
@@ -203,7 +203,7 @@ def require_table_name(place: str) -> None:
     commits to `a b` in `a%20b`.
 
     Raises:
-        StoreError: it would write to another folder, or not take the name; and as `split_bucket`.
+        StoreError: `deltalake` would write to another folder, or not take the name; and as `split_bucket`.
     """
     odd = (ODD_ON_HDFS if is_hdfs(place) else ODD_IN_URLS).search(split_bucket(place).key)
     if odd:
@@ -349,7 +349,7 @@ def read_tail(stored: str, subfolder: str) -> str:
 def _cut_before(path: str, folder: str) -> str:
     """Return a path's end, from this folder's last place on.
 
-    It is empty if the path has no such folder.
+    The end is empty if the path has no such folder.
     """
     parts = path.split("/")
     places = [n for n, part in enumerate(parts) if part == folder]

@@ -181,7 +181,7 @@ class WarehouseTables(FileTables):
     def folder(self) -> Path | None:
         """The root as a local folder, else None.
 
-        It is None for remote storage, and for a catalog where Spark writes.
+        The result is None for remote storage, and for a catalog where Spark writes.
         """
         return None if self.in_catalog or "://" in self.root else Path(self.root)
 
@@ -202,8 +202,8 @@ class WarehouseTables(FileTables):
     def files_root(self) -> str:
         """Root for files needed by later jobs.
 
-        It is the warehouse's folder, where retention looks for them. A catalog where Spark writes has no
-        folder of its own; its files are in scratch.
+        The root is the warehouse's folder, where retention looks for them. A catalog where Spark writes has
+        no folder of its own; its files are in scratch.
         """
         return self.scratch if self.in_catalog else self.root
 
@@ -365,7 +365,7 @@ class WarehouseTables(FileTables):
     def _uses_deltalake(self, table: Table) -> bool:
         """Check whether `deltalake` can read and write an existing table.
 
-        It needs no Spark job.
+        The check needs no Spark job.
         """
         return self.is_file_storage and super()._uses_deltalake(table)
 

@@ -110,8 +110,8 @@ def collect_own_entries(
 ) -> list[tuple[Entry, SettingsSource]]:
     """Make an entry for each model, setting and part.
 
-    It covers the seeds with all folds, and comes with the source of its settings. `trials`: rows that may
-    be credited to it.
+    An entry covers the seeds with all folds, and comes with the source of its settings. `trials`: rows that
+    may be credited to it.
     """
     rows = read_own_fits(read, benchmark, log)
     by_setting: dict[tuple[str, str], list[Row]] = {}
@@ -139,8 +139,8 @@ def collect_nightly_entries(
 ) -> list[tuple[Entry, SettingsSource]]:
     """Make an entry for each measured model.
 
-    It is the headline from the model's latest night on part test, without slices. Each entry comes with
-    the source of its settings. `trials`: rows that may be credited to it.
+    An entry is the headline from the model's latest night on part test, without slices. Each entry comes
+    with the source of its settings. `trials`: rows that may be credited to it.
 
     Raises:
         MissingError: no night of this benchmark has measured the headline.
@@ -301,7 +301,7 @@ def read_entries(store: FileTables, name: str) -> list[Entry]:
 def read_other_searches(read: RowReader, log: FoldedLog) -> dict[str, tuple[str, SearchTrials]]:
     """Return rating searches on other logs, by log and model.
 
-    Each is a method with its search.
+    A search comes with its method.
     """
     by_log: dict[str, list[Row]] = {}
     for row in read(TRIALS, [("log_id", "!=", log.log_id)]):
@@ -338,7 +338,7 @@ def write_verdicts(store: FileTables, name: str, verdicts: Mapping[str, TuningVe
 def read_shown_fits(store: FileTables, log: FoldedLog) -> pd.DataFrame:
     """Return a log's succeeded fits for benchmarks and figures.
 
-    Each is listed once.
+    No fit is listed twice.
     """
     purposes = ["benchmark", "figure"]
     counted = [("log_id", "=", log.log_id), ("purpose", "in", purposes), ("status", "=", "succeeded")]

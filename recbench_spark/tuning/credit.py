@@ -73,7 +73,7 @@ def compute_credited_log_id(store: FileTables, benchmark: Benchmark) -> str:
 def model_settings(model: ModelConfig, task: str) -> Row:
     """Return a model's settings as its trials have them.
 
-    They are a rating learner's, or the model's.
+    The settings are a rating learner's, or the model's.
     """
     if task == "rating" and gives_ratings(model):
         return learner_settings(model).model_dump()
@@ -142,7 +142,7 @@ def find_tuning(
 ) -> SettingsSource:
     """Find the source of a run's settings.
 
-    It is a search, the file's note on one, or none.
+    The source is a search, the file's note on one, or none.
     """
     rows = list(rows)
     result = find_search(rows, model, settings)

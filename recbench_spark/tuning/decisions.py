@@ -81,7 +81,7 @@ def decide_on_entry(store: FileTables, entry_id: str, decision: str, reason: str
 def keep_headline(benchmark: Benchmark, rows: Iterable[Decision]) -> list[Decision]:
     """Keep the rows with the headline over all users.
 
-    They are rows of `metrics`, or of a view on it.
+    The rows are of `metrics`, or of a view on it.
     """
     metric, k = parse_headline(benchmark)
     wanted = (metric, k, None, "holdout")

@@ -187,7 +187,7 @@ def _name_whole(whole: bool) -> tuple[str, ...]:
 def estimate_cost(task: FitTask, log: FoldedLog) -> float:
     """Estimate a fit's duration in any unit.
 
-    It is rows times steps times numbers in a row.
+    The estimate is rows times steps times numbers in a row.
     """
     settings = task.settings
     steps = (
@@ -270,7 +270,7 @@ def run_distributed(
 ) -> list[Row]:
     """Fit models that use Spark themselves, one after the other.
 
-    Each uses all executors. A row is committed when its fit ends; fits from earlier starts are not
+    Each fit uses all executors. A row is committed when its fit ends; fits from earlier starts are not
     repeated.
 
     Raises:
@@ -334,7 +334,7 @@ def _outcome_row(task: FitTask, outcome: TaskResult) -> Row:
 class _Progress:
     """Reports a line for each fit.
 
-    It has the fit's name, error and seconds, and the time left.
+    The line has the fit's name, error and seconds, and the time left.
     """
 
     def __init__(self, plan: FitPlan, todo: Sequence[FitTask], journal: Journal) -> None:

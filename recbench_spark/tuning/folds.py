@@ -70,7 +70,7 @@ class FoldedLog:
 def open_folded_log(store: FileTables, benchmark: Benchmark, journal: Journal) -> FoldedLog:
     """Return a benchmark's labelled log.
 
-    It is written once under the hash of all its inputs.
+    The log is written once under the hash of all its inputs.
 
     Raises:
         ProtocolError: a fold without rows, or parts without rows.

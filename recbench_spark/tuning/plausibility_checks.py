@@ -118,7 +118,7 @@ def clip_to_scale(
 def _count_outside(tables: Iterable[pa.Table], scale: Scale) -> npt.NDArray[np.float64]:
     """Count predictions: all, outside the scale, and far outside.
 
-    Their sum is added.
+    The sum of the predictions is added.
     """
     low, high = scale
     far, counts = FAR_DISTANCE * (high - low), np.zeros(4)
@@ -139,7 +139,7 @@ def find_rating_doubts(
 ) -> list[str]:
     """Describe doubts about predictions better than the noise allows.
 
-    There is nothing for plausible ones.
+    Plausible predictions raise no doubt.
 
     Args:
         store: the warehouse.
@@ -214,7 +214,7 @@ def _count_hits(pairs: Rows, part: str | None) -> RatingHits:
 def _list_outcomes(tables: Iterable[pa.Table], part: str | None) -> set[float]:
     """List a task's different outcomes.
 
-    There is at most one more than a scale may have.
+    The list has at most one outcome more than a scale may have.
     """
     values: set[float] = set()
     for table in tables:
@@ -242,7 +242,7 @@ def _sum_hits(
 def find_ranking_doubts(store: FileTables, benchmark: Benchmark, entry: Entry, error: float) -> list[str]:
     """Describe doubts about a headline better than noise allows.
 
-    There is nothing for a plausible one. A metric without a best possible value is not judged. `error`:
+    A plausible headline raises no doubt. A metric without a best possible value is not judged. `error`:
     standard error over users.
     """
     about = about_metric(benchmark.headline.partition("@")[0])
@@ -283,7 +283,7 @@ def find_best_trusted(
 ) -> TrustedRun | None:
     """Find the best trusted row for a part, or None.
 
-    It is published, own, or accepted by an operator. An unaccepted submission is no reference:
+    A trusted row is published, own, or accepted by an operator. An unaccepted submission is no reference:
     otherwise each bundle could raise the limit for the next one. A row without a part counts for every
     part.
     """

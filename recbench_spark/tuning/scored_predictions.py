@@ -62,7 +62,7 @@ def count_pairs(tables: Iterable[pa.Table]) -> Any:
 def join_truth(store: FileTables, log: FoldedLog, bundle: Bundle, path: Path) -> TaskRows:
     """Join every held-out pair with its prediction, as PAIR_COLUMNS.
 
-    This takes one shuffle of log and bundle, by user. Each pair must have one prediction, from the fold
+    The join takes one shuffle of log and bundle, by user. Each pair must have one prediction, from the fold
     that holds it out.
     """
     names = pq.read_schema(path).names
@@ -124,10 +124,10 @@ def refuse_rows(bundle: Bundle, n_rows: int, wanted: int, pairs: int, matched: i
 
     Args:
         bundle: the submission.
-        n_rows: its rows.
-        wanted: held-out pairs.
-        pairs: held-out pairs it predicts.
-        matched: its rows with a prediction for a held-out pair.
+        n_rows: number of its rows.
+        wanted: number of held-out pairs.
+        pairs: number of held-out pairs it predicts.
+        matched: number of its rows with a prediction for a held-out pair.
     """
     wrong = {
         "held-out pairs without a prediction": wanted - pairs,

@@ -157,7 +157,7 @@ class SearchResult:
     def to_search_trials(self) -> SearchTrials | None:
         """Return the search in the form boards judge.
 
-        Its noise is the mean spread over seeds.
+        The noise is the mean spread over seeds.
         """
         spreads = [row["spread"] for row in self.trials if row["spread"] is not None]
         tried = [(row["searched"], row["value"]) for row in self.trials if row["value"] is not None]
@@ -246,7 +246,7 @@ def apply_setting(model: ModelConfig, setting: Setting) -> ModelConfig:
     """Replace some settings of a model.
 
     Raises:
-        ConfigError: it does not accept a value.
+        ConfigError: the model does not accept a value.
     """
     document = replace_settings(model.model_dump(), setting)
     return make_model(document, f"search.spaces.{model.name}")
@@ -322,8 +322,8 @@ def read_searches(read: RowReader, log_id: str) -> dict[str, SearchResult]:
 def collect_searches(rows: Iterable[Row]) -> dict[str, SearchResult]:
     """Group trials by model, and join their spaces.
 
-    Each setting is kept once. A model's trials vary the same settings as its last one and share all
-    others: trials with fewer epochs belong to another search.
+    A setting is kept once. A model's trials vary the same settings as its last one and share all others:
+    trials with fewer epochs belong to another search.
     """
     by_model: dict[str, dict[str, Row]] = {}
     for row in sorted(rows, key=lambda row: row["finished_at"]):

@@ -77,7 +77,7 @@ def read_predictions(
 ) -> tuple[pa.Table, Row]:
     """Read a model's predictions for every fold.
 
-    They are from its lowest seed; one of its rows in `fits` comes along. The model was fitted by
+    The predictions are from the lowest seed; one of its rows in `fits` comes along. The model was fitted by
     `recbench benchmark`.
 
     Raises:
@@ -108,7 +108,7 @@ def read_predictions(
 def _require_files(store: FileTables, model: str, folders: Sequence[str]) -> None:
     """Refuse fits whose predictions were removed by retention.
 
-    Their rows in `fits` still exist.
+    The rows of such fits in `fits` still exist.
     """
     missing = [place for place in folders if store.is_file_storage and not holds_files(place)]
     if missing:
@@ -119,7 +119,7 @@ def _require_files(store: FileTables, model: str, folders: Sequence[str]) -> Non
 
 
 def pack_bundle(rows: pa.Table, folder: Path, facts: Mapping[str, Any]) -> Bundle:
-    """Write rows and facts into a folder, as a bundle.
+    """Write rows and facts into a folder; return the bundle's facts.
 
     The rows go into one file, in the order of users and items, since a submission is read on one machine,
     and this process holds them. Both files are made in a private folder beside it, so a pack that ends
@@ -309,7 +309,7 @@ class ScoredSubmission:
 
 
 def find_earlier_entry(store: FileTables, board: str, bundle: Bundle) -> Entry | None:
-    """Find the board row of an earlier scoring, or None.
+    """Find the board row of this bundle's earlier scoring, or None.
 
     Raises:
         DataError: this row was retracted, or the board has the same predictions under other facts.

@@ -68,7 +68,7 @@ class ChangePlan:
 class ChangeRows:
     """Rows of `user_metrics`, and of `rankings` with slice labels.
 
-    They may come from any runs.
+    These rows may come from any runs.
     """
 
     user_metrics: Rows
@@ -104,7 +104,7 @@ def compute_changes(engine: Engine, rows: ChangeRows, plan: ChangePlan, tasks: i
 def change_measure(plan: ChangePlan) -> Measure:
     """Return the measure for changes by user group.
 
-    It needs all rows of a user at once.
+    The measure needs all rows of a user at once.
     """
     return Measure(partial(_task_sums, plan), _CELL, partial(_finish, plan), ())
 
@@ -240,7 +240,7 @@ def _equal_key_ranges(keys: list[pa.Array]) -> list[Ints]:
 def activity_label(relevant: Ints) -> npt.NDArray[Any]:
     """Name doubling ranges: 0, 1, 2-3, 4-7 ...
 
-    They hold numbers of relevant items.
+    The ranges hold numbers of relevant items.
     """
     bits = np.frexp(relevant.astype(np.float64))[1]
     names = np.array(["0", "1", *(f"{1 << b}-{(2 << b) - 1}" for b in range(1, 32))], dtype=object)

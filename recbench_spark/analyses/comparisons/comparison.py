@@ -112,7 +112,7 @@ class Comparison:
     def to_latex(self, path: str | PathLike[str] | None = None, digits: int = 4) -> str:
         """Return a LaTeX table of values, with marks.
 
-        Its caption explains the marks; it needs the package booktabs. Where models were compared on
+        The caption explains the marks; the table needs the package booktabs. Where models were compared on
         different users, a cell adds the baseline's value on the same users in parentheses.
 
         Args:

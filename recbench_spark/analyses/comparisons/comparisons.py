@@ -56,7 +56,7 @@ COLUMNS = (*KEY, "estimator", "run_id", "user_id", "ks", "values")
 def metric_scales(user_metrics: Rows, metrics: Sequence[str]) -> dict[str, float]:
     """Compute `ComparisonPlan.scales` for unbounded metrics.
 
-    They follow from the largest values. Cost: one scan; rows are not shuffled.
+    Scales follow from the largest values. Cost: one scan; rows are not shuffled.
     """
     largest: dict[str, float | None] = {}
     sizes = user_metrics.each(("metric", "definition", "values"), partial(_find_largest_values, metrics))
@@ -145,7 +145,7 @@ _TOTALS = pa.schema(
 def difference_measure(plan: ComparisonPlan) -> Measure:
     """Return the measure testing all pairs.
 
-    It needs all rows of a user at once.
+    The measure needs all rows of a user at once.
     """
     needs = (*KEY, "user_id", "user_key", "run", "ks", "values")
     return Measure(partial(_sum_pairs, plan), CELL, partial(_finish, plan), needs)
@@ -249,9 +249,9 @@ LOOK_KEY = ("model", "other", "part", "metric", "definition", "k")
 
 
 class Look(NamedTuple):
-    """A difference's sums on earlier nights.
+    """Sums of one difference over earlier nights.
 
-    They are nights, users, and the users' sum and sum of squares.
+    The fields count nights and users, then give the sum and sum of squares over users.
     """
 
     nights: int
@@ -286,10 +286,7 @@ def sum_looks(earlier: Iterable[Mapping[str, Any]]) -> dict[tuple[Any, ...], Loo
 
 
 def _add_earlier_looks(results: pa.Table, earlier: EarlierLooks) -> pa.Table:
-    """Add users, sum and squares from earlier nights.
-
-    They belong to the same differences.
-    """
+    """Add earlier nights' users, sum and squares to each difference."""
     looks = [
         earlier.get(tuple(row[name] for name in LOOK_KEY)) if row["kind"] == "pair" else None
         for row in results.select([*LOOK_KEY, "kind"]).to_pylist()
@@ -304,7 +301,7 @@ def _add_earlier_looks(results: pa.Table, earlier: EarlierLooks) -> pa.Table:
 def adjust_families(results: pa.Table, plan: ComparisonPlan) -> pa.Table:
     """Add columns computed from all results of a kind and part.
 
-    These are models^2 x metrics x cut-offs rows.
+    All results are models^2 x metrics x cut-offs rows.
     """
     kinds = dict.fromkeys(zip(*(results.column(n).to_pylist() for n in ("kind", "part")), strict=True))
     finished = []

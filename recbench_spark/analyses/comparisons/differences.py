@@ -100,7 +100,7 @@ class ComparisonPlan:
     def finishing_tasks(self, tasks: int) -> int:
         """Return how many tasks finish cells.
 
-        Each then receives about PAYLOAD at most.
+        Each task then receives about PAYLOAD at most.
         """
         cells = 2 * len(self.metrics) * len(self.ks) * len(self.groups)  # in both parts
         return max(tasks, -(-cells * tasks * self._group_bytes // PAYLOAD))

@@ -183,8 +183,8 @@ def _verdict(
 def deal_contributions(rankings: Rows, plan: FlipPlan, tasks: int) -> TaskRows:
     """Sum what each item or user adds to each model.
 
-    Sums are multiples of 2^-30, in the task of the id. The rows are (removed, part, id, run, v0, v1 ...);
-    an id's rows are consecutive.
+    A sum is a multiple of 2^-30, and stands in the task of its id. The rows are (removed, part, id, run,
+    v0, v1 ...); an id's rows are consecutive.
     """
     columns = (
         "run_id", "user_id", "part", "item_ids", "relevance", "above", "tied", "before", "length"
@@ -268,7 +268,7 @@ def _dense_contributions(rows: pa.Table, plan: FlipPlan) -> Iterator[tuple[pa.Ar
 class FlipSearch:
     """One pair's search so far.
 
-    It has the verdict's sign, the sum to exceed, and the last crossing.
+    The state has the verdict's sign, the sum to exceed, and the last crossing.
     """
 
     sign: int
@@ -290,7 +290,7 @@ _STARTS = pa.schema({"pair": pa.int32(), **dict.fromkeys(("total", "n", "largest
 def _start_measure(plan: FlipPlan) -> Measure:
     """Return the measure for each verdict's totals.
 
-    They are its sum, number of ids and largest contribution.
+    Each total has the sum, the number of ids and the largest contribution.
     """
     return Measure(partial(_task_sums, plan), ("pair",), _add_starts, ())
 

@@ -102,9 +102,9 @@ DISAGREEMENTS = pa.schema(
 def disagreement_measure(plan: ParadoxPlan) -> Measure:
     """Return the measure comparing whole and strata.
 
-    It makes rows of `DISAGREEMENTS`: one per model pair, part, metric, cut-off and slice key. Pieces of any
-    runs' rankings become each run's sums: parts x strata x columns x replicates whole numbers. A cell holds
-    16 KB x strata x pieces at 1,000 replicates, for any number of users.
+    Its results are rows of `DISAGREEMENTS`: one per model pair, part, metric, cut-off and slice key. Pieces
+    of any runs' rankings become each run's sums: parts x strata x columns x replicates whole numbers. A
+    cell holds 16 KB x strata x pieces at 1,000 replicates, for any number of users.
     """
     sums, finish = partial(_task_totals, plan), partial(_finish, plan)
     return Measure(sums, ("part", "metric", "k"), finish, (*RANKING_COLUMNS, "run_id"), PARADOXES)
@@ -226,7 +226,7 @@ def _finish(plan: ParadoxPlan, table: pa.Table) -> pa.Table:
 def _strata(table: pa.Table, m: int) -> StratumMeans:
     """Add up all tasks' sums, and return means.
 
-    They are by stratum and model.
+    Means are by stratum and model.
     """
     values = table.column("slice_value").to_pylist()
     # Order by length first, so that Q2 comes before Q10.
@@ -255,7 +255,7 @@ def _strata(table: pa.Table, m: int) -> StratumMeans:
 def _rows(plan: ParadoxPlan, strata: StratumMeans, key: MetricKey) -> Iterator[dict[str, Any]]:
     """Yield one row per pair; the better model comes first.
 
-    It is better in the whole.
+    The first model is better in the whole.
     """
     a, b = model_pairs(len(plan.runs), plan.against, key)
     lead = (strata.mean_sm[0, a] - strata.mean_sm[0, b]) * plan.direction(key[1])
@@ -292,8 +292,8 @@ def _pair_rows(plan: ParadoxPlan, strata: StratumMeans, a: Ints, b: Ints) -> Ite
 def compare_pairs(strata: StratumMeans, a: Ints, b: Ints, level: float) -> dict[str, npt.NDArray[Any]]:
     """Compute numbers for model pairs a - b.
 
-    They are (x,), or (s, x) in the strata. The stratified difference is |Q_s| / |Q| x the difference in s,
-    summed over strata where both models have a mean.
+    Each array is (x,), or (s, x) in the strata. The stratified difference is |Q_s| / |Q| x the difference
+    in s, summed over strata where both models have a mean.
     """
     users_sx = np.minimum(strata.users_sm[:, a], strata.users_sm[:, b])
     difference_sx, low_sx, high_sx = _differences(strata, a, b, users_sx, level)
@@ -336,7 +336,7 @@ def _mark_certain(
 ) -> Bools:
     """Mark pairs with enough users in opposing parts, (x,).
 
-    They must show the whole and, against it, the strata or one of them.
+    Enough users must show the whole and, against it, the strata or one of them.
     """
     (low_sx, high_sx), whole = bounds_sx, (bounds_sx[0][0], bounds_sx[1][0])
     by_strata = [
@@ -355,7 +355,7 @@ def _differences(
 ) -> tuple[Floats, Floats, Floats]:
     """Return differences and their bounds, (s, x) each.
 
-    In the whole and in the strata.
+    The differences are those in the whole and in the strata.
     """
     difference_sx = strata.mean_sm[:, a] - strata.mean_sm[:, b]
     drawn_sxr = strata.mean_smr[:, a] - strata.mean_smr[:, b]

@@ -63,8 +63,8 @@ class Comparisons(Strict):
 class Regression(Strict):
     """A falling metric that ends the job with exit code 4.
 
-    It falls against an earlier night. `k`: None is the whole ranking. `against`: the model's previous
-    night, or `comparisons.baseline_night`. `certain`: count only falls whose interval excludes 0.
+    The metric falls against an earlier night. `k`: None is the whole ranking. `against`: the model's
+    previous night, or `comparisons.baseline_night`. `certain`: count only falls whose interval excludes 0.
     """
 
     metric: str
@@ -83,12 +83,12 @@ class Regression(Strict):
 class Paradoxes(Strict):
     """Settings for the search for Simpson's paradoxes.
 
-    There parts and whole disagree on the better of two models. `by`: slice keys whose labels are the
-    strata; None: `stratum` if `evaluation.exposure` is set, else `popularity`. `metrics` (rank metrics
-    only), `k` (null: the whole ranking), `parts`: None takes all measured ones. `against`: all pairs of
-    models, or each model with the best one, or with `comparisons.baseline`. `flips`: also find the smallest
-    set of items, or of users, whose removal reverses a verdict, for metrics that are sums over items;
-    `flips_against` names the other models.
+    In such a paradox, parts and whole disagree on the better of two models. `by`: slice keys whose labels
+    are the strata; None: `stratum` if `evaluation.exposure` is set, else `popularity`. `metrics` (rank
+    metrics only), `k` (null: the whole ranking), `parts`: None takes all measured ones. `against`: all
+    pairs of models, or each model with the best one, or with `comparisons.baseline`. `flips`: also find the
+    smallest set of items, or of users, whose removal reverses a verdict, for metrics that are sums over
+    items; `flips_against` names the other models.
     """
 
     by: tuple[Name, ...] | None = None

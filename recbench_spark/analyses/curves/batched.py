@@ -53,8 +53,8 @@ class HeldOutUsers:
 
     Attributes:
         names: the parts, `test` or `valid` or both.
-        shares: of all users for test and validation.
-        seed: the split's; the hashed user decides the part, as in the split.
+        shares: the test's and the validation's shares of all users.
+        seed: the split's seed; a hash of the user decides the part, as in the split.
     """
 
     names: tuple[str, ...]

@@ -101,7 +101,7 @@ def find_crossings(values: Rows, plan: CrossingPlan, tasks: int) -> pa.Table:
 def _crossing_measure(plan: CrossingPlan, pairs: Sequence[RunPair]) -> Measure:
     """Return the measure for some pairs' crossings.
 
-    It needs all rows of a user at once.
+    The measure needs all rows of a user at once.
     """
     return Measure(partial(sum_pairs, plan, pairs), CELL, partial(finish_pair, plan), ())
 
@@ -174,7 +174,7 @@ def _sum_pair(keys_u: Ints, first_ul: Floats, second_ul: Floats, bootstrap: Boot
 def finish_pair(plan: CrossingPlan, table: pa.Table) -> pa.Table:
     """Find one pair's crossing from its rows of `PAIR_TOTALS`.
 
-    They come from all tasks. Few users: no row.
+    These rows come from all tasks. Few users: no row.
     """
     moments, boot, weights = (
         np.sum([row.values.to_numpy() for row in table.column(name)], axis=0).reshape(shape)

@@ -132,7 +132,7 @@ class CurvePlan:
         request: points, metrics, cut-offs, definition.
         definitions: metric -> definition string in its rows.
         draws: orders by hash; 0: by time.
-        seed: for these orders.
+        seed: seed of these orders.
         curve: definition axis for points, order, test and users.
     """
 
@@ -425,7 +425,7 @@ def _hide(numbers: Floats, few: Bools) -> pa.Array:
 def count_users(plan: CurvePlan, batches: Batches) -> Batches:
     """Count what no model changes: rows of `CURVE_COUNTS`.
 
-    There is one for each part in each batch of `CURVE_USERS`.
+    Each part in each batch of `CURVE_USERS` has one row.
     """
     for batch in batches:
         for part in batch.column("part").unique().to_pylist():
@@ -479,7 +479,7 @@ def _count_prefixes(plan: CurvePlan, users: CurveUsers, untrained_p: Bools) -> t
 def merge_counts(rows: pa.Table) -> dict[str, dict[str, Any]]:
     """Add up rows of `CURVE_COUNTS`: part -> its counts.
 
-    `longest` is the largest.
+    `longest` becomes the largest of all rows.
     """
     merged: dict[str, dict[str, Any]] = {}
     for row in rows.to_pylist():

@@ -163,7 +163,7 @@ def rank_prefixes(
 def cut_batches(users: CurveUsers, rule: PrefixRule) -> Iterator[tuple[int, int]]:
     """Yield user ranges small enough for a batch.
 
-    Each has at least one user.
+    A range has at least one user.
     """
     pairs_u = count_points(users.offsets, rule)
     entries_u = pairs_u * (np.diff(users.offsets) + rule.given[-1])

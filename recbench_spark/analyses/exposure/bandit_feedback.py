@@ -1,7 +1,7 @@
 """Off-policy evaluation: a policy's value from another policy's rounds.
 
 Values have intervals. Rounds are added as whole numbers, so neither their order nor the tasks change a bit.
-Without Spark. Axes: n rounds, e estimators.
+No Spark is needed. Axes: n rounds, e estimators.
 """
 
 from __future__ import annotations
@@ -128,6 +128,8 @@ def find_scale(facts: RoundFacts) -> Floats:
 def estimate_values(moments: Sums, scale_c: Floats, plan: PolicyPlan) -> list[MetricRow]:
     """Estimate a policy's mean reward per round: rows of `metrics`.
 
+    Each estimator has a row.
+
     Args:
         moments: `sum_rounds` over all rounds.
         scale_c: the parts' scale.
@@ -163,9 +165,9 @@ def _definition(estimator: str, plan: PolicyPlan) -> str:
 def check_rounds(facts: RoundFacts, moments: Sums, scale_c: Floats, plan: PolicyPlan) -> list[Check]:
     """Check what the estimates rest on.
 
-    These are the numbers of rounds and of effective rounds, heavy weights, and the mean weight. `snips` has
-    the weight as its denominator. If the propensities are right and the logging policy covers the evaluated
-    policy's actions, the weights have mean 1.
+    The checks are the numbers of rounds and of effective rounds, heavy weights, and the mean weight.
+    `snips` has the weight as its denominator. If the propensities are right and the logging policy covers
+    the evaluated policy's actions, the weights have mean 1.
     """
     snips, n = plan.names.index("snips"), facts.n
     sums = np.array(moments.fractions(), dtype=object).reshape(6, -1)[:, snips]

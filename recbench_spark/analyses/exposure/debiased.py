@@ -43,9 +43,9 @@ EstimateKey = tuple[str, str, int | None, str | None]
 def estimation_measure(plan: EstimationPlan) -> Measure:
     """Return the measure for all estimates with a value.
 
-    It has each metric and cut-off by each estimator. It reads rankings with `propensity`; with the columns
-    from `rewards.add_rewards` where the plan has a reward model. It makes rows of `metrics` and, as
-    `replicates`, those for `EstimationPlan.compared` (else NULL).
+    Its estimates are each metric and cut-off by each estimator. It reads rankings with `propensity`; with
+    the columns from `rewards.add_rewards` where the plan has a reward model. It makes rows of `metrics`
+    and, as `replicates`, those for `EstimationPlan.compared` (else NULL).
     """
     rewards = ("truth_rewards", "listed_rewards") if plan.rewards else ()
     needs = (*RANKING_COLUMNS, "propensity", *rewards)
@@ -82,7 +82,7 @@ def _totals(
 ) -> dict[tuple[str, int | None, str | None], Ints]:
     """Add up whole numbers over users.
 
-    There are sums for each estimator, and for each number of strata and metric.
+    Each estimator has sums, and so has each number of strata and metric.
     """
     rankings, keys = to_rankings(users), users.column("user_key").to_numpy()
     propensity_p = flatten_lists(users.column("propensity"))[1]
@@ -169,7 +169,7 @@ def _scale_parts(parts: Parts, scalings: tuple[float, float]) -> Parts:
 def _size_factor(parts: Parts) -> Floats:
     """Return each user's number of items, or 1.
 
-    It is 1 unless the estimate is multiplied by the mean number.
+    The factor is 1 unless the estimate is multiplied by the mean number.
     """
     size = np.ones_like(parts.numerator) if parts.size is None else parts.size
     factor: Floats = np.where(np.isnan(parts.numerator), np.nan, size)
@@ -229,7 +229,7 @@ def _finish_weighted(plan: EstimationPlan, part: str, estimator: str, totals: In
 def _pool_factors(plan: EstimationPlan, mean_xc: Floats) -> Floats:
     """Return factors from quotients to `ips_pooled` estimates.
 
-    They follow from mean denominators.
+    The factors follow from mean denominators.
     """
     factors, start = np.empty_like(mean_xc), 0
     for metric in plan.estimable_metrics(exposure.POOLED):

@@ -123,7 +123,7 @@ class EstimationPlan:
     def scalings(self, estimator: str, metric: str, part: str) -> tuple[float, float]:
         """Return powers of two to scale both ratio parts.
 
-        They bring both near to 2^10 (see `ratios.scaling`).
+        The powers bring both parts near to 2^10 (see `ratios.scaling`).
         """
         numerator, denominator = self._bounds(estimator, metric, self.weights[part])
         return ratios.scaling(numerator), ratios.scaling(denominator)

@@ -132,7 +132,7 @@ class ExposedItems:
     def arrays(self) -> Arrays:
         """Return propensity and n_train by item index.
 
-        They take 16 bytes per item, one copy per host.
+        The arrays take 16 bytes per item, one copy per host.
         """
         return self.rows.arrays(partial(_save, self.n_items))
 

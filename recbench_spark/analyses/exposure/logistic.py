@@ -100,7 +100,7 @@ class CellRule:
 class Odds:
     """Log-odds that a cell is shown.
 
-    They are intercept + users @ features + items @ features.
+    The log-odds are intercept + users @ features + items @ features.
     """
 
     intercept: float
@@ -114,7 +114,7 @@ class Odds:
 def open_features(engine: Engine, path: str, key: str) -> IdFeatures:
     """Open key, 0, 1 ...: the id, and all other columns.
 
-    These are numbers; NaN where a value is none.
+    Columns 0, 1 ... are numbers; NaN where a value is none.
 
     Raises:
         SchemaError: the table has no other column, or one without numbers.
@@ -171,7 +171,7 @@ def _take_items(tables: Iterable[pa.Table], ids: pa.Array) -> list[pa.Table]:
 class FeatureFacts(NamedTuple):
     """Counts about some ids, and their features' ranges.
 
-    They are the ids, ids without all features, and further rows.
+    The counts are the ids, ids without all features, and further rows.
     """
 
     n: int
@@ -302,7 +302,7 @@ def open_item_propensities(
 def open_cell_propensities(cells: TaskRows, rule: CellRule, odds: Odds, floor: float) -> TaskRows:
     """Return user_id, item_id, propensity for every cell.
 
-    As many rows as users x items. No shuffle.
+    The table has users x items rows. No shuffle.
     """
     return cells.then(partial(_list_cells, rule=rule, odds=odds, floor=floor), (*CELL, "propensity"))
 

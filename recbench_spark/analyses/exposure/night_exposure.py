@@ -57,7 +57,7 @@ FEWEST_ROWS, SMALLEST_SHARE = 100, 0.1
 class ExposureContext:
     """Exposure data shared by a night's models.
 
-    They are items, strata and each part's weights.
+    The data are items, strata and each part's weights.
     """
 
     settings: Exposure

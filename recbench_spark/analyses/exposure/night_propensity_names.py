@@ -1,6 +1,6 @@
 """Logs behind propensities, and propensities' names in tables.
 
-Without Spark.
+No Spark is needed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class ExposureLog:
 def method_name(store: FileTables, settings: Propensities) -> str:
     """Return the value for the column `method`.
 
-    It has the settings, and a hash of their tables. A method reading tables adds its revision to the hash.
+    The value names the settings, and a hash of their tables. A method reading tables adds its revision to
+    the hash.
     """
     paths = [settings.path, settings.item_features, settings.user_features]
     identities: list[Any] = [choose_identity(store)(path) for path in paths if path]

@@ -129,7 +129,7 @@ def _count_counts(rows: pa.Table) -> dict[int, int]:
 def fit_propensities(observed: Histogram, settings: Propensities) -> FittedPropensities:
     """Compute each count's propensity: fitted, scaled, then clipped.
 
-    It is a fitted power law or a share of users.
+    A propensity is a fitted power law or a share of users.
 
     Raises:
         DataError: a power law is fitted to fewer than two different counts, or the counts follow none.
@@ -179,7 +179,7 @@ def _count_ratings(tables: Iterable[pa.Table], parts: Sequence[str]) -> Counter[
 def rating_propensities(logged: Counter[float], sample: Counter[float], cells: int) -> pa.Table:
     """Return rating, propensity by naive Bayes (see the kernel).
 
-    It has a row for each rating in the log.
+    The table has a row for each rating in the log.
 
     Args:
         logged: log rows by rating.

@@ -2,7 +2,7 @@
 
 They are estimated from a biased sample of known ratings. Cells are added as whole numbers, so neither their
 order nor the tasks change a bit. The bootstrap draws users: a cell has its user's weight in every task.
-Without Spark. Axes: n cells, l losses, s sums (`analyses.exposure.kernels.rating_matrix.SUMS`), b
+No Spark is needed. Axes: n cells, l losses, s sums (`analyses.exposure.kernels.rating_matrix.SUMS`), b
 replicates.
 """
 
@@ -112,7 +112,7 @@ def sum_cells(cells: pa.Table, bootstrap: Bootstrap) -> CellSums:
 def make_metrics(total: CellSums, bootstrap: Bootstrap, *, modelled: bool) -> list[MetricRow]:
     """Compute mse and mae by each estimator: rows of `metrics`.
 
-    They are holdout (naive), ips, snips and, with a rating model, dr. `n` counts known ratings.
+    The estimators are holdout (naive), ips, snips and, with a rating model, dr. `n` counts known ratings.
     """
     assert total.exact and total.boot
     totals, boots = estimable_totals(total.exact, total.boot, modelled=modelled)

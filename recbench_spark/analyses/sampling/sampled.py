@@ -52,7 +52,7 @@ DIGITS = 3
 def correction_measures(plan: MetricPlan, estimators: Sequence[str], draws: int) -> dict[str, Measure]:
     """Return measures for corrected metrics, by name.
 
-    Each makes a row of `metrics` per estimator. Users without drawn candidates are left out.
+    Each measure makes a row of `metrics` per estimator. Users without drawn candidates are left out.
 
     Args:
         plan: metrics (corrected where one rank determines them), cut-offs, definition, bootstrap.

@@ -168,7 +168,7 @@ class AuctionPart:
     def telling_pairs(self) -> ImpressionCounts:
         """Pairs which say something about the curve.
 
-        They have clicks, and were seen at two or more slots.
+        Such pairs have clicks, and were seen at two or more slots.
         """
         counts = self.own_counts
         telling = (counts.clicks_gs.any(axis=1)) & ((counts.shown_gs > 0).sum(axis=1) > 1)
@@ -184,7 +184,7 @@ class AuctionPart:
     def derive_curve(self, set_s: Ints, log_theta_s: Floats) -> CurveDerivatives:
         """Return derivatives of the curve's likelihood, (s,) and (s, s).
 
-        They are over all this part's pairs.
+        The derivatives are over all this part's pairs.
         """
         counts = self.telling_pairs
         whole = np.array([0, len(counts.shown_gs)], dtype=np.int64)
@@ -194,7 +194,7 @@ class AuctionPart:
     def log_columns(self, set_s: Ints, log_theta_s: Floats) -> Ints:
         """Return what each query adds to the logged policy.
 
-        It is int64 (q, c): see `LogColumns`.
+        The result is int64 (q, c): see `LogColumns`.
         """
         counts = self.own_counts
         derived = position_curve.compute_derivatives(counts, self.pair_starts_q, set_s, log_theta_s)
@@ -210,7 +210,7 @@ class AuctionPart:
 def _add_pair_counts(shown_gs: Ints32, clicks_gs: Ints32, starts_q: Ints, sums_qc: Ints) -> None:
     """Add impressions and clicks by slot, and multi-slot clicks.
 
-    They stand from column 1 on. Multi-slot clicks are on pairs seen at several slots.
+    Slot counts stand from column 1 on. Multi-slot clicks are on pairs seen at several slots.
     """
     slots = shown_gs.shape[1]
     for q in range(len(starts_q) - 1):
@@ -229,7 +229,7 @@ def _add_pair_counts(shown_gs: Ints32, clicks_gs: Ints32, starts_q: Ints, sums_q
 class LogColumns:
     """The logged policy's sums by name, as floats (..., c).
 
-    They are over queries.
+    These sums are over queries.
 
     Attributes:
         auctions: (...) auctions.
@@ -249,7 +249,7 @@ class LogColumns:
     def from_sums(cls, sums: Floats, slots: int) -> LogColumns:
         """Take the columns of `AuctionPart.log_columns` apart.
 
-        They have one triangle of `information`.
+        The columns hold one triangle of the symmetric `information`.
         """
         ends = np.cumsum([1, slots, slots, 1, slots])
         auctions, shown, clicks, several, gradient, triangle = np.split(sums, ends, axis=-1)
@@ -298,12 +298,12 @@ def _fill_pairs(query_r: Ints, ad_r: Ints, pair_of_ad: Ints, pair_r: Ints, start
 def bootstrap_columns(key_q: Ints, sums_qc: Ints, replicates: int, seed: int) -> Ints:
     """Return each replicate's weighted sums, int64 (b, c).
 
-    They are multiples of 2^-30, without any rounding.
+    The sums are multiples of 2^-30, without any rounding.
 
     Args:
         key_q: (q,) hashes of the queries.
         sums_qc: (q, c) multiples of 2^-30.
-        replicates, seed: of the weights, which follow from key, replicate and seed alone.
+        replicates, seed: number and seed of the weights, which follow from key, replicate and seed alone.
     """
     keys, rows = split_rows(key_q, sums_qc)
     used_c = np.flatnonzero(rows.any(axis=0))
@@ -323,7 +323,7 @@ def bootstrap_columns(key_q: Ints, sums_qc: Ints, replicates: int, seed: int) ->
 def split_rows(key_q: Ints, sums_qc: Ints) -> tuple[Ints, Ints]:
     """Cut rows with too large a number into several rows.
 
-    All have the old key. The new rows add up to the old one.
+    The new rows have the old row's key, and add up to it.
     """
     if max(sums_qc.max(initial=0), -sums_qc.min(initial=0)) < LARGEST_CELL:
         return key_q, sums_qc

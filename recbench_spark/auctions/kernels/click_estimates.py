@@ -133,7 +133,7 @@ class PairTotals:
 def estimate_clicks(rows: Rows, pairs: PairTotals, groups: int) -> Ints:
     """Add up estimates by group, int64 (q, c).
 
-    They are multiples of 2^-30.
+    Estimates are multiples of 2^-30.
 
     Args:
         rows: participants.

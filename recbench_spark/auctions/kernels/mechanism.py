@@ -100,7 +100,7 @@ class AuctionOrder:
     ) -> AuctionOrder:
         """Compute bid x probability^exponent x quality, and sort auctions.
 
-        This is done once for all points.
+        One order serves all points.
 
         Args:
             starts_a: (a + 1,) each auction's first participant, then the number of participants.

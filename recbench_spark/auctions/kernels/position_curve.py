@@ -34,7 +34,7 @@ LONGEST_STEP = 1.0
 class CurveDerivatives:
     """Derivatives of the log-likelihood by log theta.
 
-    They are whole sums in units of 2^-30.
+    Derivatives are whole sums in units of 2^-30.
 
     Attributes:
         gradient: int64 (..., s) first derivatives.
@@ -117,8 +117,8 @@ def fill_shares(
 ) -> int:
     """Fill in a pair's expected click shares; return its clicks.
 
-    Both are within a slot set. The result is 0 for a pair at one slot in the set, since it says nothing
-    about the curve.
+    Shares and clicks are within one slot set. The result is 0 for a pair at one slot in the set, since it
+    says nothing about the curve.
     """
     set_s, theta_s = curve
     clicks, mass, places = 0, 0.0, 0
@@ -152,8 +152,8 @@ def _add_pair(
 def solve_step(gradient: Floats, information: Floats, set_s: Ints) -> Floats:
     """Return the Newton step of log theta, (..., s).
 
-    It is 0 for each set's first slot. A replicate in which a set falls apart takes the shortest possible
-    step.
+    The step is 0 for each set's first slot. A replicate in which a set falls apart takes the shortest
+    possible step.
 
     Args:
         gradient: (..., s) first derivatives of the log-likelihood.

@@ -58,7 +58,7 @@ class UserRows:
     def add_log(self, counts: ImpressionCounts, set_s: Ints, theta_s: Floats) -> Ints:
         """Return what each user adds to the logged policy.
 
-        It is int64 (u, c): see `auction_parts.LogColumns`.
+        The result is int64 (u, c): see `auction_parts.LogColumns`.
         """
         slots = len(set_s)
         sums = np.zeros((len(self.key_u), count_log_columns(slots)), dtype=np.int64)
@@ -77,7 +77,7 @@ class UserRows:
     ) -> Ints:
         """Return what each user adds to a model's estimates.
 
-        It is int64 (u, c): see `estimate_clicks`.
+        The result is int64 (u, c): see `estimate_clicks`.
 
         Args:
             pairs: pair counts, and their totals.
@@ -271,7 +271,7 @@ def _add_change(
 def _find_rate(pair: int, slot: int, log: Log, totals: Totals, minimum: int) -> tuple[int, float, int]:
     """Return case, click rate, and impressions behind it.
 
-    They are as in `estimate_clicks`.
+    The cases are those of `estimate_clicks`.
     """
     shown_gs, clicks_gs, theta_s, _ = log
     clicks_gk, seen_gk, mass_gk, _, set_index_s = totals

@@ -78,7 +78,7 @@ class LoggedPolicy:
 class ReplayedPolicy:
     """A model's sums at one operating point, beside the log's.
 
-    They are (..., c) multiples of 2^-30.
+    The sums are (..., c) multiples of 2^-30.
     """
 
     sums: Ints

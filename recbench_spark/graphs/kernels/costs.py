@@ -98,7 +98,7 @@ class Rates:
     def interval(self, seconds: float) -> tuple[float, float]:
         """Return the interval around a prediction.
 
-        It holds the true seconds 19 times in 20, judging by the fitted runs.
+        The interval holds the true seconds 19 times in 20, judging by the fitted runs.
         """
         return seconds / self.factor, seconds * self.factor
 
@@ -139,7 +139,7 @@ def fit_rates(runs: Sequence[tuple[Amounts, float, int]]) -> Rates:
 def expected_copies(blocks: int, degree: float) -> float:
     """Return the expected number of blocks that need a vector.
 
-    It is P (1 - (1 - 1/P)^degree), since edges go to blocks by hash.
+    The number is P (1 - (1 - 1/P)^degree), since edges go to blocks by hash.
     """
     return float(blocks * (1 - (1 - 1 / blocks) ** degree))
 
@@ -290,8 +290,8 @@ class PassSize:
     def _bytes_to_send(self, plan: str) -> int:
         """Count a sending task's bytes: messages, and packets.
 
-        It holds all packets until the last one is made. Spark pickles one packet after the other, so one
-        of them exists as an array, as bytes and pickled.
+        The task holds all packets until the last one is made. Spark pickles one packet after the other, so
+        one of them exists as an array, as bytes and pickled.
         """
         block = _share(self.sources, self.source_blocks) * self.m * self.item
         packets = _share(self._packet_bytes(plan), self.source_blocks)

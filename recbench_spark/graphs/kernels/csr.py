@@ -241,7 +241,7 @@ def find_blocks(node_r: npt.NDArray[np.uint32], ends: npt.NDArray[np.int64]) -> 
 def _find_block_starts(ends: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], int]:
     """Return the block of every 2^shift-th node, and the shift.
 
-    Each block has some tens of these places.
+    A block has some tens of these places.
     """
     shift = max(0, int(ends[-1] // (32 * len(ends))).bit_length() - 1)
     firsts = np.arange((int(ends[-1]) >> shift) + 1, dtype=np.int64) << shift
@@ -277,7 +277,7 @@ def _count_parts(indptr: Any, src: Any, ends: Any, starts: Any, shift: int) -> i
 def mark_touched(
     csr: Csr, flag_n: npt.NDArray[np.bool_], own_r: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.bool_]:
-    """Mark destinations flagged themselves or by a source, (r,).
+    """Mark destinations that are flagged, or have a flagged source, (r,).
 
     Args:
         csr: edges into the destinations.

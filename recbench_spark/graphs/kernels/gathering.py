@@ -53,8 +53,8 @@ def sum_rows_gradient(
 def max_rows(indptr: Array, place_e: Array, z: Array) -> tuple[Array, Array]:
     """Return column maxima over sources' rows, and their rows.
 
-    Both are (r, m). Among equal rows the first one counts. Destinations without edges get zeros and row
-    -1.
+    Maxima and rows are (r, m) each. Among equal rows the first one counts. Destinations without edges get
+    zeros and row -1.
     """
     out = np.zeros((len(indptr) - 1, z.shape[1]), z.dtype)
     row = np.full(out.shape, -1, np.int32)

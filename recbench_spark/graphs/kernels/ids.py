@@ -62,7 +62,7 @@ def hash_texts(words: pa.Array, seed: int) -> Hashes:
 def hash_numbers(id_r: npt.NDArray[np.int64], seed: int) -> Hashes:
     """Hash whole numbers by splitmix64's output function, (r,).
 
-    It is a bijection for each seed.
+    The function is a bijection for each seed.
     """
     return _hash_numbers(readonly(id_r).view(np.uint64), np.uint64(seed))
 
@@ -70,7 +70,7 @@ def hash_numbers(id_r: npt.NDArray[np.int64], seed: int) -> Hashes:
 def unhash_numbers(hash_r: Hashes, seed: int) -> npt.NDArray[np.int64]:
     """Return the whole numbers with these hashes, (r,).
 
-    This inverts `hash_numbers`.
+    This function inverts `hash_numbers`.
     """
     id_r: npt.NDArray[np.int64] = _unhash_numbers(readonly(hash_r), np.uint64(seed)).view(np.int64)
     return id_r
@@ -116,7 +116,7 @@ MOST_BITS = 1 << 31
 class NumberSet:
     """Distinct whole numbers, collected as bits.
 
-    It accepts numbers while the bits need no more bytes than the numbers themselves would.
+    The set accepts numbers while the bits need no more bytes than the numbers themselves would.
     """
 
     def __init__(self) -> None:
@@ -172,7 +172,7 @@ def look_up_numbers(
 ) -> npt.NDArray[np.uint32]:
     """Look up the dense id of each whole number, (r,).
 
-    It is NOT_THERE where the graph has no such node.
+    The id is NOT_THERE where the graph has no such node.
 
     Args:
         id_r: numbers to look up.
@@ -233,7 +233,7 @@ def look_up_hashes(
 ) -> npt.NDArray[np.uint32]:
     """Look up the dense id of each hash, (r,).
 
-    It is NOT_THERE where the graph has no such node.
+    The id is NOT_THERE where the graph has no such node.
 
     Args:
         hash_r: hashes to look up.

@@ -25,7 +25,7 @@ Nodes = npt.NDArray[np.int64]
 def sample_neighbours(csr: Csr, hash_r: Hashes, size: int, seed: int) -> Csr:
     """Sample `size` neighbours of each node.
 
-    They are different edges; a node with fewer edges draws with replacement, and one without edges gets
+    Sampled edges are different; a node with fewer edges draws with replacement, and one without edges gets
     none. Another layer or epoch takes another seed.
 
     Args:
@@ -69,7 +69,7 @@ def _sample_neighbours(indptr: Any, hash_r: Any, size: int, seed: np.uint64, edg
 def _sample_distinct(base: np.uint64, begin: int, degree: int, edge: Any) -> None:
     """Draw different edges, all sets with the same probability.
 
-    This is Floyd's method (Bentley and Floyd 1987).
+    The method is Floyd's (Bentley and Floyd 1987).
     """
     size = len(edge)
     for i in range(size):
@@ -160,7 +160,7 @@ def rank_bands(
 ) -> Band:
     """Return a side's nodes with PageRank ranks low to high.
 
-    There is a band for each query.
+    Each query has a band.
 
     Ranks count from 1, `high` is not included, and the query itself has no rank. Where fewer than `high`
     nodes are reached, the band is low / high to 1 of the reached ones: at least the last.
@@ -197,7 +197,7 @@ def rank_bands(
 def _allocate_state(nodes: int) -> tuple[Any, Any, Any]:
     """Allocate mass, rest and flag for `_push`.
 
-    It resets the last two.
+    `_push` resets the last two.
     """
     return np.zeros(nodes), np.zeros(nodes), np.zeros(nodes, np.uint8)
 
@@ -208,7 +208,7 @@ def _push(
 ) -> Any:
     """Spread mass until every node holds too little.
 
-    That is at most `least` for each unit of degree.
+    "Too little" is at most `least` for each unit of degree.
 
     Returns:
         The nodes that kept some, in order.

@@ -61,7 +61,7 @@ def single_to_half(context: Any, number: Any) -> Any:
 def as_single(x: Any) -> Any:
     """Convert a stored number to float32.
 
-    It is float32 already, or the bits of a half.
+    The stored number is float32 already, or the bits of a half.
     """
     raise NotImplementedError("inside compiled functions only")
 
@@ -99,7 +99,7 @@ def _as_stored(x: Any, like: Any) -> Any:
 def _make_row_kernel(kind: str, vectors: int) -> Any:
     """Make an intrinsic to sum or maximise rows over edges.
 
-    It aggregates edges a to b into one row.
+    The intrinsic aggregates edges a to b into one row.
 
     Its arguments are (out, at, x, column, d, src, w, a, b).
     """

@@ -254,7 +254,7 @@ def _list_visits(
 def walker_type(hops: int) -> npt.DTypeLike:
     """Return the record type of a walker sent between tasks.
 
-    It holds the walker's node and the ends of its hops.
+    The record holds the walker's node and the ends of its hops.
     """
     words = [(name, "<u4") for name in ("start", "walk", "at", "degree", "start_degree")]
     return np.dtype([*words, ("path", "<u4", (hops,))])
@@ -274,7 +274,7 @@ def make_walkers(start_r: Any, degree_r: Any, what: Walks) -> Any:
 def begin_hop(group: Any, hash_w: Hashes, hop: int, what: Walks) -> None:
     """Put walkers back at their starts, in place.
 
-    They restart by chance, or because they had no edge.
+    These walkers restart by chance, or because they had no edge.
     """
     back = group["at"] == NOWHERE
     if hop:
@@ -287,7 +287,7 @@ def begin_hop(group: Any, hash_w: Hashes, hop: int, what: Walks) -> None:
 def draw_positions(group: Any, hash_w: Hashes, hop: int, part: int, what: Walks) -> Hashes:
     """Draw node and edge place for each walker, (w,).
 
-    Both are packed into one number.
+    Node and place are packed into one number.
     """
     walk_w, at_w, degree_w = (readonly(group[name].copy()) for name in ("walk", "at", "degree"))
     return np.asarray(
@@ -351,7 +351,7 @@ def assign_files(position_w: Any, files: int) -> Any:
 def _make_table(most: int) -> Any:
     """Make a hash table for `most` nodes.
 
-    It has keys, counts, used places and room to sort.
+    The arrays are keys, counts, used places and room to sort.
     """
     size = 16
     while size < 2 * most:
@@ -380,7 +380,7 @@ def _add_visit(table: Any, node: np.uint32, used: int) -> int:
 def _take_top(table: Any, used: int, top: int, node: Any, count: Any) -> int:
     """Take the table's top nodes, and empty it.
 
-    They come by falling count, then by rising id; at most `top`.
+    Nodes come by falling count, then by rising id; at most `top`.
     """
     keys, counts, places, order = table
     for i in range(used):

@@ -68,7 +68,7 @@ def metric(
 ) -> Callable[[Callable[[Chunk], Floats]], Callable[[Chunk], Floats]]:
     """Register a function of a `Chunk`; it returns (u, c + 1).
 
-    It has one column per cut-off, and the uncut value last.
+    Its array has one column per cut-off, and the uncut value last.
 
     Args:
         name: the metric.

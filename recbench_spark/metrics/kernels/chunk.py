@@ -74,7 +74,7 @@ class Groups:
 class Chunk:
     """Some users under one definition, with metrics' shared quantities.
 
-    Each is computed at its first use.
+    Each quantity is computed at its first use.
     """
 
     rankings: Rankings
@@ -421,7 +421,7 @@ def divide(numerator: npt.NDArray[Any], denominator: npt.NDArray[Any], empty: fl
 def _mean_weight(groups: Groups, weight: Weight) -> Floats:
     """Return each group's mean rank weight.
 
-    From prefix sums (error about 1e-13).
+    The mean is taken from prefix sums (error about 1e-13).
     """
     own = weight(groups.above + 1.0)
     if groups.certain:

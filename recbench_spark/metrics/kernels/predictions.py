@@ -328,7 +328,7 @@ def mean_outcome(t: dict[str, Floats]) -> Floats:
 def logloss(t: dict[str, Floats]) -> Floats:
     """Mean of -y ln p - (1 - y) ln(1 - p).
 
-    Its scale is set by g: not comparable across data. Probabilities are clipped to CLIP .. 1 - CLIP: a
+    The scale is set by g: not comparable across data. Probabilities are clipped to CLIP .. 1 - CLIP: a
     certain but wrong prediction costs 36.04.
     """
     return t["logloss"] / t["n"]

@@ -113,9 +113,9 @@ def auc_error(counts: PairCounts) -> float:
 def partial_auc(p: Floats, y: Floats, low: float, high: float) -> float:
     """Area under the ROC curve over false-positive rates low..high.
 
-    It is divided by high - low. Straight lines between thresholds; NaN without positives or negatives.
-    Blind to everything outside its range. Source: McClish 1989, "Analyzing a portion of the ROC curve",
-    without her rescaling: random predictions give (low + high) / 2.
+    The area is divided by high - low. Straight lines between thresholds; NaN without positives or
+    negatives. Blind to everything outside its range. Source: McClish 1989, "Analyzing a portion of the ROC
+    curve", without her rescaling: random predictions give (low + high) / 2.
     """
     check_finite(p, "predictions")
     _check_binary(y)
@@ -130,9 +130,9 @@ def roc_area(
 ) -> tuple[int, float]:
     """Area under the ROC curve for one range of predictions.
 
-    It counts (positive, negative) pairs. Rows with equal p form a line on the curve, from (N, P) to (N + m,
-    P + h), N negatives and P positives being predicted above: its area is m P + m h / 2, in part a P + a^2
-    h / (2 m).
+    The area counts (positive, negative) pairs. Rows with equal p form a line on the curve, from (N, P) to
+    (N + m, P + h), N negatives and P positives being predicted above: its area is m P + m h / 2, in part a
+    P + a^2 h / (2 m).
 
     Args:
         p, y: (n,) rows in the range, in any order; rows with equal p are in one range.

@@ -20,8 +20,9 @@ def first_in_tie(
 ) -> tuple[Floats, Floats]:
     """Return P(hit by k) and E(1 / first rank), (t, c + 1).
 
-    The first hit lies in a tie; beyond k it counts 0. S_j, the chance of no hit among the first j in the
-    tie, is prod_{i<=j} 1 - R / (m - i + 1); the first hit is at j with chance S_{j-1} R / (m - j + 1).
+    The first hit lies in a tie; a first rank beyond k counts 0. S_j, the chance of no hit among the first
+    j in the tie, is prod_{i<=j} 1 - R / (m - i + 1); the first hit is at j with chance S_{j-1} R / (m - j +
+    1).
     """
     start, chance = _chances(size, relevant, 0, depth)
     survival = np.column_stack([start, start[:, -1] * (1 - chance[:, -1])])

@@ -38,7 +38,7 @@ LOOK_SECONDS, COPY_SECONDS = 2.0, 60.0
 def fetch_checkpoints(place: str, folder: Path, report: Callable[[str], object] = lambda _: None) -> bool:
     """Fetch the newest checkpoint copy, unless this host is ahead.
 
-    It is ahead if it made the copy, or has later checkpoints.
+    A host is ahead if it made the copy, or has later checkpoints.
 
     Args:
         place: URI of the folder with copies.

@@ -94,7 +94,7 @@ def find_journal(data: SplitData) -> Journal:
 def fit_folder(data: SplitData, processes: int) -> Path:
     """Return a fit's work folder, which survives a killed run.
 
-    It belongs to this run alone.
+    The folder belongs to this run alone.
 
     Args:
         data: the split, with the lease of the fit.

@@ -48,7 +48,7 @@ def read_parts(labelled: DataFrame, *parts: str) -> DataFrame:
 def append_frames(store: Store, table: Table, sides: Mapping[str, DataFrame], key: str) -> None:
     """Append a trained model's frames to a table, once per key.
 
-    It is one version of the table.
+    All frames make one version of the table.
 
     Args:
         store: the warehouse.

@@ -91,7 +91,7 @@ class GraphNetAdapter(GraphVectors):
     def facts(self, data: SplitData) -> list[dict[str, Any]]:
         """Return the drift since the newest compared night.
 
-        It is empty on the model's first night.
+        The list is empty on the model's first night.
         """
         name = compute_model_id(data.store, self.over(data.store, data.split_id))
         rows = data.store.rows(MANIFESTS, [("split_id", "=", name)])
@@ -121,7 +121,7 @@ def read_side_rows(data: SplitData, model_id: str, side: str, name: str) -> Piec
 def record_edges(store: FileTables, prepared: PreparedGraphModel, split_id: str) -> None:
     """Write the edge count to the split's manifest, once per graph.
 
-    It also says which part the edges come from.
+    The row also says which part the edges come from.
     """
     graph = prepared.graph
     detail = f"of graph {graph.graph_id}: rows of part train alone, no held-out row was read"

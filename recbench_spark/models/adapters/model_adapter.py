@@ -94,7 +94,7 @@ class ModelAdapter(Generic[Settings]):
         """Check that this runner can fit and rank such models.
 
         Raises:
-            FallbackToSpark: it has no Spark, and the kind needs it.
+            FallbackToSpark: the runner has no Spark, and the kind needs it.
         """
         if not self.runs_local:
             require_session(data.store, f"model {self.settings.name}: kind '{self.settings.kind}'")
@@ -108,14 +108,14 @@ class ModelAdapter(Generic[Settings]):
     def fold_in(self, trained: Trained, data: SplitData) -> Frame | None:
         """Return user_id, vector, bias for users without training rows.
 
-        They come from `data.given_rows`.
+        These users' rows come from `data.given_rows`.
         """
         return None
 
     def key(self, data: SplitData) -> str:
         """Return the trained model's name.
 
-        It is the split's id and a hash over all else the model depends on.
+        The name is the split's id and a hash over all else the model depends on.
         """
         return data.key(self.settings)
 
@@ -143,7 +143,7 @@ class ModelAdapter(Generic[Settings]):
     def is_saved(self, data: SplitData) -> bool:
         """Return true if the model was trained on this split before.
 
-        It calls `saved`, the older name.
+        By default this calls `saved`, the older name.
         """
         return self.saved(data)
 
@@ -163,14 +163,14 @@ class ModelAdapter(Generic[Settings]):
     def facts(self, data: SplitData) -> list[dict[str, Any]]:
         """Return facts the night measured on the model.
 
-        Each has part, fact (from `settings.facts`) and value.
+        Each row has part, fact (from `settings.facts`) and value.
         """
         return []
 
     def describe(self) -> str | None:
         """Describe the model for `--dry-run`, and check its files.
 
-        It calls `told`, the older name.
+        By default this calls `told`, the older name.
         """
         return self.told()
 
@@ -191,7 +191,7 @@ class ModelAdapter(Generic[Settings]):
     def share_vectors(self, items: Side, data: SplitData) -> DotSource:
         """Return item vectors as workers map them.
 
-        They lie in stored files, or the catalogue is written with a frame's vectors.
+        The vectors lie in stored files, or the catalogue is written with a frame's vectors.
 
         Raises:
             DataError: no vectors, NULL among them, or vectors of different lengths.
@@ -220,7 +220,7 @@ class ModelAdapter(Generic[Settings]):
     def prepare_ranking(self, users: Any, data: SplitData) -> tuple[RankingInput, list[Check]]:
         """Return the ranking's input and its checks.
 
-        It calls `ranked`, the older name.
+        By default this calls `ranked`, the older name.
         """
         self.require_runner(data)
         return self.ranked(users, data)

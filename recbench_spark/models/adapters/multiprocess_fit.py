@@ -146,8 +146,8 @@ def fit_multiprocess(
 def open_rendezvous(folder: Path) -> Iterator[Path]:
     """Make an attempt's own folder, and remove it afterwards.
 
-    It lies in the fit's folder. Folders left by killed attempts are removed with the fit's folder, or here
-    when they are a day old.
+    The attempt's folder lies in the fit's folder. Folders left by killed attempts are removed with the
+    fit's folder, or here when they are a day old.
     """
     folder.mkdir(parents=True, exist_ok=True)
     remove_leftovers(folder)
@@ -225,7 +225,7 @@ def _parse_outcome(report: dict[str, Any]) -> ProcessEnd:
 def probe_folder_task(_numbers: Iterable[int], rendezvous: str) -> Iterator[str]:
     """Yield the hosts which cannot write to the rendezvous folder.
 
-    It runs under a Spark task.
+    The function runs under a Spark task.
     """
     from pyspark import BarrierTaskContext  # noqa: PLC0415
 

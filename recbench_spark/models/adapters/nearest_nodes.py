@@ -91,7 +91,7 @@ def ensure_nearest_nodes(
 ) -> str:
     """Return the name of a model's lists; make them if missing.
 
-    They are made once, and committed together.
+    All lists are made once, and committed together.
 
     Args:
         store: the warehouse.

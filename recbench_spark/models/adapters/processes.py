@@ -188,7 +188,7 @@ def _note_deaths(children: Mapping[int, subprocess.Popen[bytes]], rendezvous: Pa
 def _describe_death(rendezvous: Path, rank: int, code: int) -> FailureNote:
     """Return a note on a process without one.
 
-    It has the signal, else the last error, else the exit code.
+    The note has the signal, else the last error, else the exit code.
     """
     if code < 0:
         return FailureNote(message=f"signal {-code}", signal=True)

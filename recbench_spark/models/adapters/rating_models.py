@@ -108,7 +108,7 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
     def _open_vectors(self, data: SplitData) -> DotSource:
         """Return the item vectors in the fit's file for workers.
 
-        This needs no Spark job.
+        No Spark job is needed.
         """
         place, row = self._place(data, ITEMS), read_bytes(self._place(data, ROW))
         # The row names the attempt: another one may have left other bits under the same path.
@@ -126,7 +126,7 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
     def make_fold_in(self, data: SplitData) -> FoldInSettings:
         """Return the fit's ridge regression.
 
-        That of iALS counts the items in its tables.
+        The regression for iALS counts the items in its tables.
         """
         items = data.choose_items(self.settings).n_items
         return choose_fold_in(learner_settings(self.settings), items, data.threshold)

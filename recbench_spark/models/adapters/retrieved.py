@@ -94,7 +94,7 @@ class RetrievedSource:
 
     Attributes:
         base: the model which scores.
-        settings: of the index.
+        settings: settings of the index.
         length: items in a list.
         place: start of the paths or URIs of index folders; empty: each host builds a folder of its own.
     """
@@ -140,7 +140,7 @@ class RetrievedSource:
     def _make_folder(self, products: Products, part: int) -> Path:
         """Return a partition's folder.
 
-        Its name hashes vectors, settings and revision.
+        The folder's name hashes vectors, settings and revision.
         """
         build = partial(_build_part, self, products, part)
         settings = self.settings.model_dump(exclude={"name", *SEARCH_SETTINGS})

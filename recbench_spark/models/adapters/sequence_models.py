@@ -194,7 +194,7 @@ def share_weights(data: SplitData, path: Path) -> tuple[str, int, str]:
 def embed_users(rows: pa.Table, rule: HistoryRule, network: FittedNetwork) -> pa.Table:
     """Return some users' vectors (VECTORS) from their labelled rows.
 
-    They are computed one user after the other.
+    Vectors are computed one user after the other.
     """
     histories = rule.cut(rows)
     return embed_histories(histories.column("user_id"), histories.column("items"), network)
@@ -215,9 +215,9 @@ def embed_histories(users: pa.Array, lists: pa.Array, network: FittedNetwork) ->
 def explain_users(data: SplitData, rule: HistoryRule, network: FittedNetwork) -> pa.Table | None:
     """Return rows of `explanations` for the listed users.
 
-    It is None for models without attention. Users with less than two items have no memory and no rows, and
-    the journal counts them. A task holds the network and its listed users' weights, and the driver those of
-    all.
+    The result is None for models without attention. Users with less than two items have no memory and no
+    rows, and the journal counts them. A task holds the network and its listed users' weights, and the
+    driver those of all.
     """
     settings = network.settings
     if not isinstance(settings, MemN2NModel) or not settings.explain:
@@ -239,8 +239,8 @@ def explain_listed(
 ) -> tuple[int, pa.Table]:
     """Explain a task's listed users; return count and rows.
 
-    It counts users with a memory; rows are `EXPLAINED`. The explained item is the best one the user does
-    not have and a list may have. A user with all of them has no rows.
+    The count is of users with a memory; rows are `EXPLAINED`. The explained item is the best one the user
+    does not have and a list may have. A user with all of them has no rows.
     """
     texts = rows.column("user_id").combine_chunks().cast(pa.string())
     rows = rows.filter(pc.is_in(texts, pa.array(listed, pa.string())))

@@ -54,10 +54,10 @@ class SplitData:
         definition: the metric definition.
         world: settings of the generated world, for models which know its truth.
         folds_users: true if users were held out from training and some of their rows are given.
-        suite, logical_date: of the night, if there is one.
+        suite, logical_date: the night's, if there is one.
         journal: takes progress lines from fits with several stages.
         scale: `dataset.scale`, to which rating models clip their predictions.
-        lease: of the model's fit, if the warehouse is a folder; its work folder belongs to this run alone.
+        lease: lease of the fit, if the warehouse is a folder; its work folder belongs to this run alone.
         asks_repeats: true if trained items are asked again.
         typed_ids: true if ids are ordered by the type of their column, and not by their values.
     """
@@ -101,7 +101,7 @@ class SplitData:
     def training_catalogue(self) -> KnownItems:
         """Items with training rows, ready for id look-ups in tasks.
 
-        Their numbers depend on no other row.
+        Item numbers depend on no other row.
         """
         size, whole = self._training_counts
         if size == self.n_items:
@@ -178,14 +178,14 @@ class SplitData:
     def scratch_folder(self) -> str:
         """Make a new folder all executors can read.
 
-        It is removed at the end of the night.
+        The folder is removed at the end of the night.
         """
         return scratch_folder(self.store.scratch)
 
     def key(self, settings: ModelConfig) -> str:
         """Return a trained model's key.
 
-        It is the split's id with a hash over all else the model depends on, except its name.
+        The key is the split's id with a hash over all else the model depends on, except its name.
         """
         others = {"name", "provenance", *settings.unkeyed, *settings.unfitted}
         others |= set() if settings.fitted_by_version else {"version"}

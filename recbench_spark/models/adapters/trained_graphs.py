@@ -135,7 +135,7 @@ def open_training_graph(
 def map_graph_files(graph: Graph, place: str, layers: GraphLayers, sampling: Sampling) -> TrainingGraph:
     """Map graph and features; make a net with random weights.
 
-    It is the same in all processes.
+    The net is the same in all processes.
     """
     features = map_whole(place)
     net = GraphNetwork(layers.forms(), layers.final, features.shape[1])
@@ -277,7 +277,7 @@ class TrainedGraphModels(GraphVectors):
     def graph_source(self, data: SplitData) -> GraphSource:
         """Return the source for the split's graph, with featured items.
 
-        They come from the feature table.
+        Featured items come from the feature table.
         """
         features, more = self.settings.features, {}
         if features.path is not None:
@@ -288,7 +288,7 @@ class TrainedGraphModels(GraphVectors):
 class GraphSageAdapter(TrainedGraphModels):
     """Fits GraphSAGE on one graph over users and items.
 
-    Its edges are the pairs.
+    The edges are the pairs.
     """
 
     def fit(self, data: SplitData) -> Trained:
@@ -413,7 +413,7 @@ class PinSageAdapter(TrainedGraphModels):
 def find_dense_items(known: KnownItems, graph: Graph, side: int) -> NodeIds:
     """Return each item's dense id in the graph, (items,).
 
-    It is -1 if its side lacks the item.
+    An id is -1 if its side lacks the item.
     """
     return find_dense_ids(graph, as_text(known.ids()), side)
 

@@ -57,7 +57,7 @@ class BlockSource:
     def rows(self) -> SharedRows:
         """Name of the arrays on a host.
 
-        They are built from the log and the fit's file.
+        The arrays are built from the log and the fit's file.
         """
         return SharedRows(f"{self.files.shared.key}-{self.task.fit_id}", self.files.shared.files)
 
@@ -72,7 +72,7 @@ class BlockSource:
     def find_users(self, ids: pa.Array) -> Ints:
         """Return each user's number in the model, (n,).
 
-        It is -1 without a training pair.
+        A user without a training pair has -1.
         """
         arrays = self.rows.arrays(self.build)
         known, texts = arrays["user_ids"], np.array(ids.cast(pa.binary()).to_pylist(), "S")
@@ -110,7 +110,7 @@ class BlockSource:
 def _number_seen(key_r: npt.NDArray[np.integer], log: RatingLog, ids: str, known: Ints | None) -> Ints:
     """Return each log id's row in the model.
 
-    It is -1 if no given row has the id.
+    An id in no given row has -1.
     """
     size = len(log.arrays[ids])
     place = np.full(size, -1)

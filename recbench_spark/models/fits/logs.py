@@ -41,7 +41,7 @@ TIES = ("ratings", "times")
 class SharedRatingLog:
     """A labelled log in shared files, sent with every task.
 
-    It has the few facts the driver knows.
+    Beside the files, it has the few facts the driver knows.
 
     Attributes:
         shared: Parquet with `COLUMNS`.
@@ -122,7 +122,7 @@ class RatingLog:
     def find_places(self, known: KnownIds) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Return each log user's and item's place among known ones.
 
-        It is -1 for an unknown one.
+        An unknown user or item has -1.
         """
         sizes = len(self.arrays["user_ids"]), len(self.arrays["item_ids"])
         places = tuple(np.full(size, UNSEEN) for size in sizes)
@@ -157,7 +157,7 @@ class RatingLog:
 def share_log(rows: Rows, given: Scale | None, scratch: str) -> SharedRatingLog:
     """Share labelled rows with all tasks on a host.
 
-    These are the split's files, if tasks can read them.
+    The shared files are the split's, if tasks can read them.
 
     Args:
         rows: rows with `COLUMNS`.
@@ -177,7 +177,7 @@ def share_log(rows: Rows, given: Scale | None, scratch: str) -> SharedRatingLog:
 def collect_facts(rows: Rows) -> dict[str, Any]:
     """Return a log's facts from one pass.
 
-    They are `rows`, `timed` (rows with a time), `low` and `high` rating, and `parts`.
+    The facts are `rows`, `timed` (rows with a time), `low` and `high` rating, and `parts`.
     """
     by_task = [facts for facts in rows.each(("rating", "event_time", "part"), _find_facts) if facts["rows"]]
     return {
@@ -255,7 +255,7 @@ def find_scale(facts: dict[str, Any], given: Scale | None) -> Scale:
 def require_times(files: SharedRatingLog, model: str, settings: RatingSettings) -> None:
     """Raise ConfigError if a day-feature model gets an untimed log.
 
-    It could learn nothing.
+    The model could learn nothing.
     """
     features = str(getattr(settings, "features", ""))
     if "t" in features.split(",") and not files.has_times:
@@ -304,7 +304,7 @@ def _sort_rows(keys: list[npt.NDArray[Any]], ties: list[npt.NDArray[Any]]) -> np
 def index_ids(ids: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
     """Return (r,) each row's id index, and the distinct ids.
 
-    These are sorted UTF-8 bytes.
+    The distinct ids are sorted UTF-8 bytes.
     """
     encoded = ids.combine_chunks().dictionary_encode()
     as_bytes = np.array(encoded.dictionary.cast(pa.binary()).to_pylist(), dtype=bytes)
@@ -317,7 +317,7 @@ def index_ids(ids: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[
 def _sort_ids(ids: npt.NDArray[Any], chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Sort some ids, (k,), as numbers or as UTF-8 bytes.
 
-    They are numbers if all of them are whole.
+    Numbers decide the order if all ids are whole numbers.
     """
     texts = as_text(ids[chosen])
     whole = bool(pc.all(pc.match_substring_regex(texts, CANONICAL_INTEGER)).as_py())

@@ -102,7 +102,7 @@ def _to_arrow_value(name: str, value: Any) -> Any:
 def store_place(store: FileTables, stored: str) -> str:
     """Return a stored folder's path in the form of new rows.
 
-    It takes a row of any version.
+    The row may be of any version.
     """
     return store.format_path(read_tail(stored, FIT_FILES))
 

@@ -130,7 +130,7 @@ def name_settings(settings: dict[str, Any], whole: bool) -> dict[str, Any]:
 def fit_one(task: FitTask, files: SharedRatingLog) -> Row:
     """Return the row of a fit made now or earlier.
 
-    It raises nothing, because a failure is a row too. If another run is making the same fit in a common
+    A failure raises nothing, because it is a row too. If another run is making the same fit in a common
     folder, this task waits for it.
     """
     with hold_folder_lease(task.folder, task.fit_id, lambda: read_earlier_row(task) is not None):

@@ -188,7 +188,7 @@ class SymmetricMatrix:
     def tensors(self, like: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return the matrix as tensors on the device of `like`.
 
-        They are (e,) columns, (n,) begins of rows and (e,) numbers, with the type of `like`.
+        The tensors are (e,) columns, (n,) begins of rows and (e,) numbers, with the type of `like`.
         """
         key = like.device, like.dtype
         if key not in self.placed:
@@ -261,11 +261,11 @@ class FactorBatch(NamedTuple):
 class FactorTask:
     """Trains on pairs with drawn negatives; a `fitting.Task`.
 
-    Each pair has n items its user does not have. An example's loss is the mean over them of -log sigma(x_ui
-    - x_uj), plus penalty / 2 times |u|^2 + |i|^2 + the mean of |j|^2, over the vectors before any layer.
-    With `groups` a hash cuts a minibatch into so many. Each group gets n items, and a user's mean is over
-    those it does not have. With 0 each example has its own. The validation score is recall at 20 over users
-    drawn by hash, without training items.
+    A pair's negatives are n items its user does not have. An example's loss is the mean over them of -log
+    sigma(x_ui - x_uj), plus penalty / 2 times |u|^2 + |i|^2 + the mean of |j|^2, over the vectors before
+    any layer. With `groups` a hash cuts a minibatch into so many. Each group gets n items, and a user's
+    mean is over those it does not have. With 0 each example has its own. The validation score is recall at
+    20 over users drawn by hash, without training items.
     """
 
     def __init__(

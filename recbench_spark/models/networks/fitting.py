@@ -68,13 +68,13 @@ class Task(Protocol):
     def loss(self, batch: Any) -> torch.Tensor:
         """Return the summed loss over a minibatch's examples.
 
-        Its tensors are on the module's device.
+        Tensors are on the module's device.
         """
 
     def worth(self) -> float:
         """Return the model's validation score; larger is better.
 
-        It works on any device. NaN means there is no validation part.
+        Any device may be used. NaN means there is no validation part.
         """
 
 
@@ -456,7 +456,7 @@ def write_checkpoint(
 ) -> None:
     """Write a safetensors checkpoint, completely or not at all.
 
-    It holds weights, optimiser state and a note.
+    The file holds weights, optimiser state and a note.
     """
     from safetensors.torch import save  # noqa: PLC0415
 

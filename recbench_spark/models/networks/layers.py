@@ -101,8 +101,8 @@ def unit_rows(x: torch.Tensor) -> torch.Tensor:
 def final_states(lstm: nn.LSTM, z: torch.Tensor, hop: Hop) -> torch.Tensor:
     """Return each destination's last LSTM state, (r, hidden).
 
-    It reads the sources in their order, and is zero without any. Sequences are packed: none runs on into
-    padding, and none depends on the others.
+    The LSTM reads the sources in their order; without any, the state is zero. Sequences are packed: none
+    runs on into padding, and none depends on the others.
     """
     counts = hop.counts
     with_sources = torch.nonzero(counts > 0).flatten()
@@ -170,7 +170,7 @@ class GraphNetwork(nn.Module):
     def save(self, path: Path) -> None:
         """Write a safetensors file for `recbench embed --weights`.
 
-        It is written completely or not at all.
+        The file is written completely or not at all.
         """
         from safetensors.numpy import save  # noqa: PLC0415
 

@@ -68,8 +68,8 @@ def co_occurrence(
 ) -> torch.Tensor:
     """Return GraphSAGE's unsupervised loss over pairs met on walks.
 
-    It is the sum of -log sigma(u . v) - Q mean over n of log sigma(-u . n) (Hamilton et al. 2017, equation
-    1).
+    The loss is the sum of -log sigma(u . v) - Q mean over n of log sigma(-u . n) (Hamilton et al. 2017,
+    equation 1).
 
     Args:
         one: (b, d) u.

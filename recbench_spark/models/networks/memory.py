@@ -182,7 +182,7 @@ class MemoryNetwork(nn.Module):
 def split_normals(rows: Sequence[int], dims: int, seed: int, spread: float) -> list[torch.Tensor]:
     """Return normal tables with these numbers of rows, by hash.
 
-    Their mean is 0.
+    The numbers have mean 0.
     """
     table = torch.from_numpy(random_normals(sum(rows), dims, seed) * np.float32(spread))
     return list(torch.split(table, list(rows)))

@@ -106,7 +106,7 @@ def draw_hard_negatives(
     An empty band is replaced by `others`.
 
     Args:
-        band: by number of the query.
+        band: the band, by the query's number.
         query_b: (b,) numbers of queries.
         key_b: (b,) numbers of the examples.
         size: nodes for each query.

@@ -54,7 +54,7 @@ def take_last(state: torch.Tensor, length: torch.Tensor) -> torch.Tensor:
 def score_items(state: torch.Tensor, vectors: torch.Tensor, biases: torch.Tensor | None) -> torch.Tensor:
     """Return the states' scores, (b, items).
 
-    They are products with vectors, plus biases.
+    Scores are products with vectors, plus biases.
     """
     return state @ vectors.T if biases is None else torch.addmm(biases, state, vectors.T)
 

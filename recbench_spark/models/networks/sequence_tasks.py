@@ -65,9 +65,9 @@ class SequenceTask:
     """Trains on all items but each user's last; a `fitting.Task`.
 
     An example is a user, with the newest `memory` items and the item after each. For a network which reads
-    one query at a time, it is one item with those before it. An example's loss is a sum over its targets,
-    scaled so that the mean over targets is the mean over examples. The validation score is NDCG@10 for the
-    last items, ranked among items the user does not have, over users drawn by hash.
+    one query at a time, an example is one item with those before it. An example's loss is a sum over its
+    targets, scaled so that the mean over targets is the mean over examples. The validation score is NDCG@10
+    for the last items, ranked among items the user does not have, over users drawn by hash.
 
     Raises:
         ConfigError: a minibatch's scores need too much memory.
@@ -158,8 +158,8 @@ class SequenceTask:
     def worth(self) -> float:
         """Return NDCG@10 on the users' last items.
 
-        It is NaN where no user has two items. An epoch in a linear start has the score -inf: it is never
-        the best one.
+        The score is NaN where no user has two items. An epoch in a linear start has the score -inf: it is
+        never the best one.
         """
         users = self.validation_users
         if not len(users):
@@ -193,7 +193,7 @@ def check_score_bytes(train: Sequences, settings: SequenceModelConfig) -> None:
     """Check that the largest minibatch's scores fit into MAX_SCORE_BYTES.
 
     Raises:
-        ConfigError: they do not.
+        ConfigError: the scores do not fit.
     """
     columns = {"softmax": train.items, "shared_negatives": settings.negatives}.get(settings.loss, 1)
     targets = settings.batch
@@ -212,8 +212,8 @@ def check_score_bytes(train: Sequences, settings: SequenceModelConfig) -> None:
 def count_better(score: torch.Tensor, item: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
     """Return how many items rank before one item, (b,).
 
-    These have larger scores, or equal scores and smaller indices. Rankings order equal scores in this way,
-    too.
+    Such items have larger scores, or equal scores and smaller indices. Rankings order equal scores in this
+    way, too.
 
     Args:
         score: (b, items); -inf for items which do not compete.
@@ -227,7 +227,7 @@ def count_better(score: torch.Tensor, item: torch.Tensor, truth: torch.Tensor) -
 def read_length(settings: SequenceModelConfig) -> int:
     """Return how many items a vector reads.
 
-    It is the memory, and for MemN2N also the query.
+    The number is the memory, and for MemN2N also the query.
     """
     return settings.memory + isinstance(settings, MemN2NModel)
 
@@ -270,7 +270,7 @@ def take_biases(biases: torch.Tensor | None, item: torch.Tensor) -> torch.Tensor
 def embed_history(module: nn.Module, tokens: Any) -> Any:
     """Return one user's vector, (d,) float32.
 
-    It is computed alone and without padding, so it does not depend on users before or beside it.
+    The vector is computed alone and without padding, so it does not depend on users before or beside it.
 
     Args:
         module: a network in evaluation mode.
@@ -285,8 +285,8 @@ def embed_history(module: nn.Module, tokens: Any) -> Any:
 def embed_prefixes(module: nn.Module, items: Indices, length: int) -> Any:
     """Return one user's vectors after each item, (l, d) float32.
 
-    Each is a forward pass of its own, as in `embed_history`. The passes share nothing: SASRec and MemN2N
-    count places from the newest item, and a padded minibatch would change last bits.
+    Each vector is a forward pass of its own, as in `embed_history`. The passes share nothing: SASRec and
+    MemN2N count places from the newest item, and a padded minibatch would change last bits.
 
     Args:
         module: a network in evaluation mode.

@@ -105,7 +105,7 @@ def add_empty_places(histories: TokenWindows, share: float, memory: int, *, seed
     longer than `memory` places and a query loses its oldest places.
 
     Args:
-        histories: of a minibatch.
+        histories: histories in a minibatch.
         share: probability of an empty place before an item: 0.1 makes 0.1 of 1.1 places empty, about .09.
         memory: places in the memory, without the query.
         seed: seed of the draws.

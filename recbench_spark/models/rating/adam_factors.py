@@ -190,9 +190,9 @@ def fit_gmf(
 ) -> Fit:
     """Fit GMF on rated pairs and drawn negatives.
 
-    It minimises the mean logistic loss of h . (p * q) + c. The users' vectors absorb the output weights h,
-    and c is left out: the sigmoid and a constant keep the order. A fit takes one thread, whatever `threads`
-    says.
+    The fit minimises the mean logistic loss of h . (p * q) + c. The users' vectors absorb the
+    output weights h, and c is left out: the sigmoid and a constant keep the order. A fit takes one thread,
+    whatever `threads` says.
 
     Source: He, Liao, Zhang, Nie, Hu and Chua, "Neural collaborative filtering" (WWW 2017), section 3.2.
 
@@ -216,7 +216,8 @@ def fit_gmf(
 def start_gmf(train: Ratings, settings: GmfSettings, seed: int) -> list[Table]:
     """Draw GMF's parameters before the first step.
 
-    They are users (u, d), items (i, d), output weights (d,) within sqrt(3 / d), and the constant (1,).
+    The parameters are users (u, d), items (i, d), output weights (d,) within sqrt(3 / d), and the constant
+    (1,).
     """
     sides = ((USERS, train.n_users), (ITEMS, train.n_items))
     tables = [

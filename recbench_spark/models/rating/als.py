@@ -135,7 +135,7 @@ def fit_als(
 ) -> Fit:
     """Fit ALS-WR, matrix factorisation with biases.
 
-    It minimises sum (r - mean - b_u - b_i - p_u q_i)^2 + reg sum_a n_a (b_a^2 + |v_a|^2).
+    The fit minimises sum (r - mean - b_u - b_i - p_u q_i)^2 + reg sum_a n_a (b_a^2 + |v_a|^2).
 
     Source: Zhou, Wilkinson, Schreiber and Pan, "Large-scale parallel collaborative filtering for the
     Netflix Prize" (AAIM 2008), here with biases, which are solved together with the factors.
@@ -174,7 +174,7 @@ def fit_implicit_als(
 ) -> Fit:
     """Fit iALS, which ranks by scores for all pairs.
 
-    It minimises sum_pairs (1 - p q)^2 + alpha_0 sum_all (p q)^2 + sum_a c_a |v_a|^2.
+    The fit minimises sum_pairs (1 - p q)^2 + alpha_0 sum_all (p q)^2 + sum_a c_a |v_a|^2.
 
     Source: Hu, Koren and Volinsky (ICDM 2008) in the form by Rendle, Krichene, Zhang and Koren, "Revisiting
     the performance of iALS on item recommendation benchmarks" (RecSys 2022), equations 1 and 6.
@@ -202,10 +202,11 @@ def fit_product_als(
 ) -> Fit:
     """Fit MLlib's objective, without biases.
 
-    It is sum c (t - p q)^2 + reg sum_a n_a^frequency |v_a|^2. Explicit: c = 1 and t the rating, over the
-    rated pairs (Zhou et al., AAIM 2008). Implicit: t = 1 and c = 1 + alpha for training pairs, else t = 0
-    and c = 1 (Hu, Koren and Volinsky, ICDM 2008). This is alpha times iALS with alpha_0 = 1 / alpha and
-    targets 1 + 1 / alpha. Vectors start with a length near 1, and users are solved last, as in MLlib.
+    The objective is sum c (t - p q)^2 + reg sum_a n_a^frequency |v_a|^2. Explicit: c = 1 and t the rating,
+    over the rated pairs (Zhou et al., AAIM 2008). Implicit: t = 1 and c = 1 + alpha for training pairs,
+    else t = 0 and c = 1 (Hu, Koren and Volinsky, ICDM 2008). This is alpha times iALS with alpha_0 = 1 /
+    alpha and targets 1 + 1 / alpha. Vectors start with a length near 1, and users are solved last, as in
+    MLlib.
 
     Raises:
         DivergedError: vectors are not finite.

@@ -27,7 +27,7 @@ def choose_fold_in(
     """Return a fitted model's fold-in.
 
     Args:
-        settings: those of the fit.
+        settings: settings of the fit.
         items: number of items in the ridge of iALS, as in the fit; None: only items known in training.
         threshold: lowest rating of a liked row, for models of pairs; None: above 0.
 
@@ -68,7 +68,7 @@ def make_prefix_folder(
     A task in a night makes the same one from stored vectors.
 
     Args:
-        settings: those of the fit.
+        settings: settings of the fit.
         model: its result.
         known_i: items with training rows.
         threshold: lowest rating of a liked row, for models of pairs; None: above 0.

@@ -72,7 +72,7 @@ class Ratings:
 class RatingModel(Protocol):
     """A fitted model which predicts pairs.
 
-    It is a frozen dataclass with arrays and numbers, so `registry.save` can write it.
+    Such a model is a frozen dataclass with arrays and numbers, so `registry.save` can write it.
     """
 
     kind: ClassVar[str]
@@ -180,8 +180,8 @@ def rmse(predicted_p: Floats, ratings_p: Floats) -> float:
 def indices_with_unseen(indices_p: npt.ArrayLike, size: int, what: str) -> Indices:
     """Replace `UNSEEN` by `size`, the row after the last.
 
-    This row holds the values for unseen users or items. Raises DataError for an index below -1 or from
-    `size` on.
+    The row after the last holds the values for unseen users or items. Raises DataError for an index below
+    -1 or from `size` on.
     """
     indices = _whole(indices_p, f"{what}s")
     wrong = (indices < UNSEEN) | (indices >= size)

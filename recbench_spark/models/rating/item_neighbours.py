@@ -78,7 +78,7 @@ class ItemNeighbours:
     def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
         """Return (p,) predictions.
 
-        Without known ids or a rated neighbour it is the centre alone.
+        Without known ids or a rated neighbour, a prediction is the centre alone.
         """
         centre = RatingMeans(self.mean, self.bias_u, self.bias_i, self.scale)
         predicted_p = centre.baseline(users_p, items_p)

@@ -49,7 +49,7 @@ class RatingModelConfig(LearntItems):
 class AlsModel(ProductAlsSettings, RatingModelConfig):
     """Alternating least squares of products, with MLlib's objective.
 
-    It learns confidence in pairs, or ratings. With `implicit` it equals `implicit_als` with
+    The model learns confidence in pairs, or ratings. With `implicit` it equals `implicit_als` with
     `unobserved_weight` 1 / alpha, up to the scale of its scores; the regulariser counts only a row's pairs.
     """
 
@@ -135,7 +135,7 @@ class MlpModel(MlpSettings, RatingModelConfig):
 class NeumfModel(NeumfSettings, RatingModelConfig):
     """NeuMF: a network plus factor products, for ranking.
 
-    Its loss is logistic.
+    The loss is logistic.
     """
 
     kind: Literal["neumf"]
@@ -171,7 +171,7 @@ class VectorModel(RatingModelConfig):
     def fit(self, ratings: Ratings, seed: int) -> Vectors | BlockScores:
         """Return `Vectors`, or an object with `score`.
 
-        It gets pairs by dense index, and the model's seed.
+        The function gets pairs by dense index, and the model's seed.
         """
         raise NotImplementedError
 

@@ -63,7 +63,7 @@ def fit_logistic(
 ) -> Fit:
     """Descend over pairs, shuffled by hash each epoch.
 
-    It takes one thread. Raises DivergedError.
+    The descent takes one thread. Raises DivergedError.
     """
     learnt, first_r = start(train, settings, seed), hash_order(train, seed)
     for epoch in range(settings.epochs):

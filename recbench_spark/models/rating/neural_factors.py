@@ -133,7 +133,7 @@ class NetworkModel:
     def score(self, users_b: Indices, items_i: Indices) -> Floats:
         """Return (b, i) scores for users and items by index.
 
-        It implements `interface.ScoringModel`.
+        This method implements `interface.ScoringModel`.
         """
         tables = _as_inputs(self.p_ud, self.q_id, self.first_uh, self.first_ih)
         network = _as_inputs(self.widths_l, self.weights)
@@ -252,9 +252,9 @@ def fit_network(
 ) -> Fit:
     """Fit MLP or NeuMF on rated pairs and drawn negatives.
 
-    It minimises the mean logistic loss. A step costs batch (1 + negatives) times the number of weights, and
-    Adam changes all vectors. A fit takes one thread, whatever `threads` says. There is no pretraining as in
-    section 3.4.1.
+    The fit minimises the mean logistic loss. A step costs batch (1 + negatives) times the number of
+    weights, and Adam changes all vectors. A fit takes one thread, whatever `threads` says. There is no
+    pretraining as in section 3.4.1.
 
     Raises DivergedError if a number is not finite.
     """

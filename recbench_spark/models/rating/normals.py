@@ -22,7 +22,7 @@ MASK = 2**64 - 1
 def draw_state(seed: np.uint64, what: int, step: int, row: int) -> np.uint64:
     """Return the state from which one row's draws start.
 
-    They belong to one step and one purpose.
+    The draws belong to one step and one purpose.
     """
     return stream(stream(stream(seed, np.uint64(what)), np.uint64(step)), np.uint64(row))
 
@@ -31,7 +31,7 @@ def draw_state(seed: np.uint64, what: int, step: int, row: int) -> np.uint64:
 def uniform(state: np.uint64, n: int) -> float:
     """Return draw n of a state, in (0, 1).
 
-    It is never 0, so its logarithm is finite.
+    A draw is never 0, so its logarithm is finite.
     """
     return (np.float64(mix(state + np.uint64(n + 1) * GAMMA) >> np.uint64(11)) + 0.5) * 2.0**-53
 

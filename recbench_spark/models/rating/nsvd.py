@@ -72,7 +72,7 @@ def fit_nsvd(
 ) -> Fit:
     """Descend over users, shuffled by hash each epoch.
 
-    It takes one thread. Raises DivergedError if the descent diverges.
+    The descent takes one thread. Raises DivergedError if the descent diverges.
     """
     histories, mean = make_histories(train), float(train.ratings_r.mean())
     learnt = start(train, settings, seed)

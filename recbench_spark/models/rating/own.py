@@ -38,7 +38,7 @@ class Vectors(NamedTuple):
 class BlockScores(Protocol):
     """A fitted object which ranks by its own function.
 
-    It holds arrays, numbers and text.
+    The object holds arrays, numbers and text.
     """
 
     def score(self, users: Any, items: Any) -> Any:
@@ -64,8 +64,8 @@ class VectorLearner(RatingSettings):
 class OwnModel:
     """Wraps another package's fitted object, which ranks by own scores.
 
-    It holds only arrays, numbers and text, so a file keeps it without pickle. A task makes it again without
-    a call to `__init__`.
+    The object holds only arrays, numbers and text, so a file keeps it without pickle. A task makes it again
+    without a call to `__init__`.
 
     Attributes:
         fitted: the object.

@@ -116,8 +116,8 @@ def fit_rbm(
 ) -> Fit:
     """Learn user by user, shuffled by hash each epoch.
 
-    It takes one thread. Raises DataError for ratings with too many levels, and DivergedError if the weights
-    diverge.
+    A fit takes one thread. Raises DataError for ratings with too many levels, and DivergedError if the
+    weights diverge.
     """
     levels_k = np.unique(train.ratings_r)
     if len(levels_k) > MOST_LEVELS:

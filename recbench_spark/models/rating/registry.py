@@ -96,7 +96,7 @@ ALL_FAMILIES = FAMILIES | IMPLICIT
 def gives_scores(settings: Mapping[str, Any]) -> bool:
     """Return true for a learner whose scores are no ratings.
 
-    Such are IMPLICIT and every `module:Class`.
+    Such learners are IMPLICIT and every `module:Class`.
     """
     kind = settings["kind"]
     return ":" in kind or bool(settings.get("implicit", kind in IMPLICIT))
@@ -118,8 +118,8 @@ def learns_relevant(settings: Mapping[str, Any]) -> bool:
 def check_ranking_model(settings: RatingSettings, model: str) -> None:
     """Check that a fitted model can rank.
 
-    It ranks by vectors, or by its own scores (`interface.ScoringModel`). Users' classes (`module:Class`)
-    show this only after their fit.
+    A model ranks by vectors, or by its own scores (`interface.ScoringModel`). Users' classes
+    (`module:Class`) show this only after their fit.
 
     Raises ConfigError with the model and the reason.
     """
@@ -166,7 +166,7 @@ def fit(
 def save(model: RatingModel, path: str | Path) -> Path:
     """Write a model's fields and kind to one `.npz` file.
 
-    It holds arrays and numbers, never a pickle.
+    The file holds arrays and numbers, never a pickle.
     """
     if isinstance(model, OwnModel):
         arrays, kind = model.list_arrays(), model.class_name

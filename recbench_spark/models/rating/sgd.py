@@ -222,8 +222,8 @@ def fit_sgd(
 ) -> Fit:
     """Pass over the training ratings epoch by epoch.
 
-    It takes one thread, whatever `threads` says. Raises DivergedError with epoch and learning rates if the
-    factors grow beyond all bounds.
+    A fit takes one thread, whatever `threads` says. Raises DivergedError with epoch and learning rates if
+    the factors grow beyond all bounds.
     """
     learnt, stopping = _split_for_stopping(train, settings, seed)
     centre = _centre(learnt, settings)

@@ -55,7 +55,7 @@ def hash_order(ratings: Ratings, seed: int) -> npt.NDArray[np.int64]:
 def draw_held_out(ratings: Ratings, share: float, seed: int) -> npt.NDArray[np.bool_]:
     """Return (r,) true for held-out ratings.
 
-    Their hash of (user, item) lies in the lowest `share`.
+    For such a rating, the hash of (user, item) lies in the lowest `share`.
     """
     hashes_r = _hashes(as_unsigned(seed), ratings.users_r, ratings.items_r)
     return (hashes_r >> np.uint64(11)).astype(np.float64) < share * 2.0**53
@@ -85,7 +85,7 @@ def _hashes(
 def _place(state: np.uint64, last: int) -> np.uint64:
     """Return a drawn place from 0 to last.
 
-    It is (upper 32 bits times (last + 1)) / 2^32, rounded down.
+    The place is (upper 32 bits times (last + 1)) / 2^32, rounded down.
     """
     return ((mix(state) >> np.uint64(32)) * np.uint64(last + 1)) >> np.uint64(32)
 

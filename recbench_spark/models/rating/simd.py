@@ -117,7 +117,7 @@ def step_rows(typing: Any, p_ud: Any, u: Any, q_id: Any, i: Any, by: Any) -> Any
 def add_rows(typing: Any, out: Any, o: Any, table: Any, row: Any, first: Any, by: Any) -> Any:
     """Compute out_o += sum_n by_n table_(row + n), n < 8.
 
-    It starts at `first`, rounded down to a multiple of 16. It multiplies and adds in one rounding (fma),
+    Rows start at `first`, rounded down to a multiple of 16. A product is added in one rounding (fma),
     even and odd n apart: two short chains, not a long one.
     """
     signature = types.void(out, types.int64, table, types.int64, types.int64, by)

@@ -61,7 +61,7 @@ def update_prior(prior: NormalWishart, count: int, sums: Floats, products: Float
 def draw_normal_wishart(given: NormalWishart, state: np.uint64) -> tuple[Floats, Floats]:
     """Draw a mean (k,) and a precision (k, k).
 
-    It uses the decomposition by Bartlett (1933).
+    The method is the decomposition by Bartlett (1933).
     """
     return _draw(given, np.uint64(state))
 

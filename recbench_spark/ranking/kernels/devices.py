@@ -265,7 +265,7 @@ def _multiply(
 ) -> torch.Tensor:
     """Return float32 products; rows with possible overflow are 0.
 
-    Their bound is infinite.
+    The bound of such a row is infinite.
     """
     device = block.operand_rd.device
     x_ri = torch.mm(block.operand_rd, operand_id.t())

@@ -193,7 +193,7 @@ def _write_kernel(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Write each row's places with low <= P < high.
 
-    They begin at the row's `next`, in any order.
+    Places begin at the row's `next`, in any order.
     """
     row_r, inside_r, user_r, one_r, low_r, high_r = _load_open(
         user_ptr, one_ptr, low_ptr, high_ptr, count, rows
@@ -313,8 +313,8 @@ class DeviceItems(NamedTuple):
 def load_items(products: Products, device: torch.device, item_tile: int | None) -> DeviceItems | None:
     """Move items to `device`; None if they do not fit.
 
-    They take 5 bytes per dimension and about 40 per item. They move once, and a failure to fit is stored
-    too.
+    The items take 5 bytes per dimension and about 40 per item. They move once, and a failure to fit is
+    stored too.
     """
     key = f"{device} {item_tile}"
     if key not in products.on_devices:
@@ -366,7 +366,7 @@ def _block_items(dims: int) -> int:
 def _cuts(places: int, item_tile: int | None, block: int) -> Iterator[tuple[int, int]]:
     """Yield tiles in whole item blocks.
 
-    They have one size if `item_tile` is set, else they grow.
+    All tiles have one size if `item_tile` is set, else they grow.
     """
     step, start = item_tile or FIRST_TILE, 0
     while start < places:
@@ -424,7 +424,7 @@ class DeviceBlock(NamedTuple):
 def bytes_a_user(prepared: PreparedBlock) -> float:
     """Return the approximate bytes a user takes on the device.
 
-    They are its vectors, 200 bytes per positive and 60 per hidden item.
+    The bytes are the user's vectors, 200 bytes per positive and 60 per hidden item.
     """
     plan, users = prepared.plan, max(1, len(prepared.pairing.length_u))
     hidden = len(plan.masked_items) + len(plan.slot_items)

@@ -40,7 +40,7 @@ def hash_pairs(seed: int, users: npt.NDArray[Any], items: npt.NDArray[Any]) -> n
 def mix_bits(x: Words) -> Words:
     """Return MurmurHash3's finaliser for 32-bit words.
 
-    It is a permutation in which every bit reaches all bits.
+    The function is a permutation in which every bit reaches all bits.
 
     >>> hex(int(mix_bits(np.array([1], np.uint32))[0]))
     '0x514e28b7'

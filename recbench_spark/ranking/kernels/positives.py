@@ -128,7 +128,7 @@ def _order_rows(
 ) -> tuple[Ints, Ints]:
     """Sort rows, and drop entries that are never ranked.
 
-    These are duplicates, unscored items, unknown items and items to leave out.
+    Never ranked are duplicates, unscored items, unknown items and items to leave out.
     """
     users = len(offsets_u) - 1
     out_offsets, out_items = np.zeros(users + 1, np.int64), np.empty(len(items_p), np.int64)

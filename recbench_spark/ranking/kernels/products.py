@@ -87,7 +87,7 @@ class Products:
     def user_operand(self, vectors_ud: Floats32) -> Floats32:
         """Return the users' vectors, widened by 1 for the bias.
 
-        They are widened only if the product is.
+        The vectors are widened only if the product is.
         """
         if not self.widened:
             return vectors_ud
@@ -227,8 +227,8 @@ def error_bounds(length_u: Floats, length: float, bias: float, dims: int) -> Flo
 def uncertainty_range(score: float, bound: float) -> tuple[np.float32, np.float32]:
     """Return the smallest and largest float32 product possible for `score`.
 
-    Both are rounded outward. One step beyond the nearest float32 also covers the float64 rounding of score
-    -+ bound.
+    The two ends are rounded outward. One step beyond the nearest float32 also covers the float64 rounding
+    of score -+ bound.
     """
     low = np.nextafter(np.float32(score - bound), np.float32(-np.inf))
     high = np.nextafter(np.float32(score + bound), np.float32(np.inf))

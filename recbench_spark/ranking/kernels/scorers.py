@@ -110,7 +110,7 @@ class Scorer(Protocol):
     def score_listed(self, users: UserBlock, listed: ItemLists) -> Floats:
         """Return float64 (entries): scores for each user's listed items.
 
-        They are in input order.
+        Scores are in input order.
         """
 
 
@@ -368,8 +368,8 @@ def _sum_neighbours(
 class BlockScorer:
     """A model with its own function `score(users, items)`.
 
-    It returns (users, items) numbers. It is called for one user at a time, with all scored items in
-    catalogue order. So no block of users changes a score, even where the function multiplies matrices,
+    The function returns (users, items) numbers. It is called for one user at a time, with all scored items
+    in catalogue order. So no block of users changes a score, even where the function multiplies matrices,
     whose sums depend on their shapes.
     """
 

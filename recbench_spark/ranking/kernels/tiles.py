@@ -40,7 +40,7 @@ def scan_tile(
 ) -> None:
     """Count one tile of float32 products.
 
-    Its shape is (users, items from `tile.start`).
+    The tile's shape is (users, items from `tile.start`).
     """
     tally, work = progress
     cutoff, top_k = limits
@@ -118,7 +118,7 @@ def _resolve_slot(
 ) -> tuple[int, int, int]:
     """Return above, tied, before among undecided items.
 
-    They are scored in float64, each once per row.
+    These items are scored in float64, each once per row.
     """
     low, high = limits
     score, own_item = own

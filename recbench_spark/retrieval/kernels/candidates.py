@@ -127,7 +127,7 @@ def rank_candidates(pairing: Pairing, candidates: ItemSets, masked: ItemSets, to
 def _drop_beaten(u: int, pairing: Pairing, items_c: Ints32, size: int, top_k: int) -> int:
     """Keep candidates which may reach the first K; return their number.
 
-    They stay in order, in the same array.
+    The kept ones stay in order, in the same array.
     """
     x, bound = np.empty(size), 0.0
     user_d = pairing.vectors_ud[u]
@@ -170,9 +170,9 @@ def count_reached(scores_uk: Floats, exact_uk: Floats, top_k: int) -> Ints:
 def measure_recall(scores_uk: Floats, exact_uk: Floats, top_k: int) -> Floats:
     """Return each user's recall@K, a share of min(K, candidates) items.
 
-    It counts distinct items whose score reaches the K-th best exact score, so an item counts if it ties
-    with the K-th. ann-benchmarks also counts copies of an item, and distances within 1e-3; this function
-    does not. A user without candidates gets NaN.
+    The share counts distinct items whose score reaches the K-th best exact score, so an item counts if it
+    ties with the K-th. ann-benchmarks also counts copies of an item, and distances within 1e-3; this
+    function does not. A user without candidates gets NaN.
     """
     possible = np.count_nonzero(~np.isnan(exact_uk[:, :top_k]), axis=1)
     with np.errstate(invalid="ignore"):

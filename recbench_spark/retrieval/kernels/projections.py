@@ -96,9 +96,10 @@ def collision_probability(cosine: Floats, bits: int) -> Floats:
 
 
 def candidate_probability(cosine: Floats, *, bits: int, bands: int, least: int) -> Floats:
-    """Return the probability of equal tokens in `least` or more bands.
+    """Return the probability that two vectors share enough tokens.
 
-    It is sum_{j >= least} C(L, j) p^j (1 - p)^(L - j) with p from `collision_probability`.
+    Enough are those of `least` bands. The probability is sum_{j >= least} C(L, j) p^j (1 - p)^(L - j) with
+    p from `collision_probability`.
     """
     from scipy.stats import binom  # noqa: PLC0415 (two seconds that few need)
 
@@ -109,8 +110,8 @@ def candidate_probability(cosine: Floats, *, bits: int, bands: int, least: int) 
 def choose_longest(length_i: Floats, share: float) -> Bools:
     """Return a mask over the share of items with longest vectors.
 
-    These are candidates for every query: a sign does not see a vector's length, but a dot product does.
-    Equal lengths go by smaller index.
+    These items are candidates for every query: a sign does not see a vector's length, but a dot product
+    does. Equal lengths go by smaller index.
     """
     always = np.zeros(len(length_i), np.bool_)
     always[np.argsort(-length_i, kind="stable")[: round(share * len(length_i))]] = True

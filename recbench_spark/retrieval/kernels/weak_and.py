@@ -38,7 +38,7 @@ class Postings(NamedTuple):
 
 
 class Threshold(NamedTuple):
-    """The score an item must reach: `weights_b`, float64 (bands,), and theta."""
+    """The weight of each band, float64 (bands,), and the sum to reach, theta."""
 
     weights_b: Floats
     theta: float
@@ -151,7 +151,7 @@ def merge_always(items_c: Ints32, always_a: Ints32) -> None:
 def match_by_counting(tokens_ub: Ints, postings: Postings, threshold: Threshold, n_items: int) -> Matches:
     """Return the candidates by adding each posting's weight.
 
-    It holds 12 bytes per item.
+    Memory is 12 bytes per item.
     """
     scores = np.zeros(n_items)
     seen = np.empty(n_items, np.int32)

@@ -36,7 +36,7 @@ def is_folder(spark: SparkSession, path: str) -> bool:
 def list_names(spark: SparkSession, folder: str) -> list[str]:
     """List the names in a folder, in order.
 
-    It may be local or remote. The driver holds all names.
+    The folder may be local or remote. The driver holds all names.
     """
     with explain_errors(folder):
         files, place = file_system(spark, folder)
@@ -127,7 +127,7 @@ def is_table(spark: SparkSession, name: str) -> bool:
 def explain_errors(where: str) -> Iterator[None]:
     """Turn errors from Spark or a disk into a DataError.
 
-    It names the file and the innermost cause.
+    The error names the file and the innermost cause.
     """
     try:
         yield

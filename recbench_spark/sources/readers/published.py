@@ -80,7 +80,7 @@ class TextInput(NamedTuple):
 def find_rounds(path: str, engine: Any = None) -> TextInput:
     """Find a CSV file with rounds, also by its folder.
 
-    It has a header. Each policy has its own folder: `random` and `bts` are read separately.
+    The file has a header. Each policy has its own folder: `random` and `bts` are read separately.
 
     Args:
         path: `all.csv` (`men.csv`, `women.csv`; `.gz`), or its folder.
@@ -103,7 +103,7 @@ def find_rounds(path: str, engine: Any = None) -> TextInput:
 def find_propensities(path: str, engine: Any = None) -> TextInput:
     """Find a matrix such as Coat's `propensities.ascii`.
 
-    It is at or under a path; arguments as `find_rounds`.
+    The matrix is at or under a path; arguments as `find_rounds`.
 
     Returns:
         user_id, item_id and propensity, when it is opened; ids are places, from 0, like the ratings'. A
@@ -117,7 +117,7 @@ def find_propensities(path: str, engine: Any = None) -> TextInput:
 def find_negatives(path: str, engine: Any = None) -> TextInput:
     """Find the listed negatives in `*.test.negative`.
 
-    They are at or under a path; arguments as `find_rounds`.
+    The files are at or under a path; arguments as `find_rounds`.
 
     Returns:
         user_id and item_id, when it is opened. 156 users in MovieLens 1M have 98 competitors, since their

@@ -56,8 +56,8 @@ def ascending(
 ) -> Ints:
     """Return the rows in order of (group, key, ties).
 
-    They are sorted by one word with the group and as many leading bits of the key as fit, which is an order
-    of magnitude faster than three keys; rows with equal words are sorted again.
+    The sort uses one word with the group and as many leading bits of the key as fit, which is an order of
+    magnitude faster than three keys; rows with equal words are sorted again.
     """
     if not len(groups_r):
         return np.empty(0, np.int64)

@@ -44,7 +44,7 @@ class PrefixRule:
         """Check that points are ascending whole numbers, with test rows.
 
         Raises:
-            ConfigError: they are not.
+            ConfigError: the points are no such numbers.
         """
         whole = all(isinstance(point, int) and not isinstance(point, bool) for point in self.given)
         if not self.given or not whole or self.given[0] < 1 or any(b <= a for a, b in pairwise(self.given)):
@@ -87,8 +87,8 @@ def order_by_hash(
 ) -> Ints:
     """Order each user's rows by hash.
 
-    It is a hash over (seed, draw, user, item), and the result is the rows' places. A user's order depends
-    on raw keys alone: no partitioning and no row order changes it.
+    The hash is over (seed, draw, user, item), and the result is the rows' places. A user's order depends on
+    raw keys alone: no partitioning and no row order changes it.
 
     Args:
         offsets: (u + 1,) bounds of the users' rows.
@@ -109,7 +109,7 @@ def order_by_hash(
 def count_points(offsets: Ints, rule: PrefixRule) -> Ints:
     """Count the points at which each user stands, (u,).
 
-    They are the first ones.
+    Each user stands at the first points.
     """
     room_u = np.diff(offsets) - rule.minimum
     if rule.users == "fixed":

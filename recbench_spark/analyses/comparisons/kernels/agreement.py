@@ -108,7 +108,7 @@ def _mean_places(value_m: Floats) -> Floats:
 def find_visible_lead(other: float, between: float, models: int, level: float = 0.05) -> float:
     """Return the smallest significant lead over the tau `other`.
 
-    Its one-tailed p is at most `level`; NaN if no lead is significant.
+    The lead's one-tailed p is at most `level`; NaN if no lead is significant.
 
     Args:
         other: tau-b between the other method and the truth.
@@ -192,8 +192,8 @@ def compare_draws(x_rm: Floats, y_rm: Floats) -> Floats:
 def halve_users(value_um: Floats, draws: int, seed: int) -> Floats:
     """Return tau-b between two halves of the users, (r,).
 
-    Each draw orders the models on both halves. It measures the truth's noise. It is no upper limit: an
-    order without noise agrees better with the order on all users.
+    Each draw orders the models on both halves. Their tau measures the truth's noise. It is no upper limit:
+    an order without noise agrees better with the order on all users.
     """
     counted_um = value_um[~np.isnan(value_um).all(axis=1)]
     rng = np.random.default_rng(seed)

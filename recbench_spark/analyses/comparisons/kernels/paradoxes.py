@@ -85,7 +85,7 @@ class Flip:
 def to_fixed_point(contribution_n: Floats) -> Ints:
     """Convert contributions to multiples of 2^-30, int64 (n,).
 
-    Their sums are exact.
+    The sums of these multiples are exact.
     """
     return np.rint(np.asarray(contribution_n, dtype=np.float64) * 2.0**BITS).astype(np.int64)
 
@@ -141,7 +141,7 @@ def crossing(
 def resolve(last: Crossing, goal: int) -> Flip:
     """Return the answer after the last pass.
 
-    Its bucket is one value.
+    The bucket now holds one value.
     """
     at = (goal - last.removed) // last.bucket + 1
     removed = last.removed + at * last.bucket

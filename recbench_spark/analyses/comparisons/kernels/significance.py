@@ -179,10 +179,10 @@ def bootstrap_pairs(
 ) -> tuple[Floats, Floats, Floats]:
     """Return bootstrap intervals and two-sided p, (m, m) each.
 
-    They are percentile intervals for all pairs, from `bootstrap_sums`. The p-value is how often |d* - d| >=
-    |d|, with the +1 (Efron and Tibshirani 1993, section 16.4; Davison and Hinkley 1997, section 4.2). NaN
-    for pairs with different total weights: they were averaged over different users. Holds (r, m) numbers at
-    a time.
+    Intervals are percentile intervals for all pairs, from `bootstrap_sums`. The p-value is how often |d* -
+    d| >= |d|, with the +1 (Efron and Tibshirani 1993, section 16.4; Davison and Hinkley 1997, section 4.2).
+    NaN for pairs with different total weights: they were averaged over different users. Holds (r, m)
+    numbers at a time.
     """
     m = sums_rm.shape[1]
     low, high, p = np.full((3, m, m), np.nan)
@@ -201,7 +201,7 @@ def bootstrap_pairs(
 def random_signs(keys: npt.NDArray[Any], replicates: int, seed: int) -> npt.NDArray[np.int8]:
     """Draw users' signs -1 or 1: int8 (u, r).
 
-    They are a function of (key, replicate, seed).
+    A sign is a function of (key, replicate, seed).
     """
     if keys.dtype not in (np.int64, np.uint64):
         raise DataError(f"keys are {keys.dtype}, not int64 or uint64", "hash the user ids to int64")
@@ -243,7 +243,7 @@ def sign_sums(keys: npt.NDArray[Any], values_um: Floats, replicates: int, seed: 
 def randomisation_p(sums_rm: Ints, same_ab: Bools | None = None) -> Floats:
     """Return every pair's two-sided p, (m, m), from `sign_sums`.
 
-    It is (1 + #{|T*| >= |T|}) / (1 + r). Exact comparison of whole numbers. same_ab: from `same_users`;
+    p is (1 + #{|T*| >= |T|}) / (1 + r). Exact comparison of whole numbers. same_ab: from `same_users`;
     other pairs are NaN. Source: Fisher 1935; the +1: Phipson and Smyth 2010, "Permutation p-values should
     never be zero".
     """
@@ -259,7 +259,7 @@ def randomisation_p(sums_rm: Ints, same_ab: Bools | None = None) -> Floats:
 class Wilcoxon:
     """Signed-rank test, from the ranks of positive differences.
 
-    It has their sum, z (NaN if p is exact), two-sided p, and the ranked users.
+    The fields are the ranks' sum, z (NaN if p is exact), two-sided p, and the number of ranked users.
     """
 
     positive: float
@@ -406,7 +406,7 @@ p <= .05 in 17 % of 4,000 draws with 6 models and in 8 % with 8, and in at most 
 def dependent_correlations(r_xy: float, r_xz: float, r_yz: float, n: int) -> tuple[float, float]:
     """Return Williams' t for r_xy - r_xz, and one-tailed p.
 
-    It has n - 3 degrees of freedom (Steiger 1980, eq. 7). x is the reference for both y and z (the open
+    t has n - 3 degrees of freedom (Steiger 1980, eq. 7). x is the reference for both y and z (the open
     loop), n the number of models; a small p: y agrees better with x than z does. Callers give tau in place
     of Pearson's r, an approximation; for few models there is `agreement.swap_orders`. NaN for n <
     FEWEST_MODELS and for impossible correlations.
@@ -427,9 +427,9 @@ def sequence_interval(
 ) -> tuple[float, float]:
     """Return an asymptotic confidence sequence, valid at all looks.
 
-    It holds at all looks together, at any number of looks: mean -+ deviation sqrt(2 (n rho^2 + 1) / (n^2
-    rho^2) ln(sqrt(n rho^2 + 1) / (1 - level))), narrowest near `planned`. Source: Waudby-Smith, Arbour,
-    Sinha, Kennedy and Ramdas 2024, "Time-uniform central limit theory and asymptotic confidence sequences",
+    For all looks together, however many, it is mean -+ deviation sqrt(2 (n rho^2 + 1) / (n^2 rho^2)
+    ln(sqrt(n rho^2 + 1) / (1 - level))), narrowest near `planned`. Source: Waudby-Smith, Arbour, Sinha,
+    Kennedy and Ramdas 2024, "Time-uniform central limit theory and asymptotic confidence sequences",
     section 2 (Robbins' mixture).
 
     Args:
@@ -448,6 +448,6 @@ def sequence_interval(
 def sequence_rho(planned: int, alpha: float) -> float:
     """Return the rho for the narrowest interval near n = planned.
 
-    It is sqrt((-2 ln a + ln(1 - 2 ln a)) / n).
+    rho is sqrt((-2 ln a + ln(1 - 2 ln a)) / n).
     """
     return math.sqrt((-2 * math.log(alpha) + math.log(1 - 2 * math.log(alpha))) / planned)

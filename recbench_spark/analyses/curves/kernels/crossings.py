@@ -104,7 +104,7 @@ def find_place(
 def _best_places(before_bl: Floats, after_bl: Floats, weights_l: Floats) -> Ints:
     """Return the smallest best place t for each replicate, (b,).
 
-    It maximises sum_{l <= t} before + sum_{l > t} after.
+    This place maximises sum_{l <= t} before + sum_{l > t} after.
     """
     gains_bl = np.cumsum((before_bl - after_bl) * weights_l, axis=1)
     gains_bt = np.column_stack([np.zeros(len(gains_bl)), gains_bl])
@@ -123,9 +123,9 @@ def find_crossing(
 ) -> CurveCrossing:
     """Find where two mean curves cross, with an interval.
 
-    It comes from bootstrap replicates of the curves. The interval's ends are places in replicates, rounded
-    outwards (Efron and Tibshirani 1993, section 13.3). All replicates keep the systems in the best order
-    for all users.
+    The interval comes from bootstrap replicates of the curves. The interval's ends are places in
+    replicates, rounded outwards (Efron and Tibshirani 1993, section 13.3). All replicates keep the systems
+    in the best order for all users.
     """
     switch = find_switch(first_l, second_l, given)
     pair = (second_bl, first_bl) if switch.swapped else (first_bl, second_bl)
@@ -165,8 +165,8 @@ def bootstrap_crossing(
         second_ul: (u, l) the other's values.
         given: the points.
         replicates: number of bootstrap replicates.
-        seed: for the bootstrap.
-        level: for the interval.
+        seed: seed of the bootstrap.
+        level: level of the interval.
     """
     missing = np.isnan(first_ul) | np.isnan(second_ul)
     values = np.where(np.tile(missing, 2), np.nan, np.column_stack([first_ul, second_ul]))
@@ -179,7 +179,7 @@ def bootstrap_crossing(
 def adjust_shares(crossings: Sequence[CurveCrossing]) -> Floats:
     """Return the shares at the ends, adjusted by Holm's method.
 
-    They are adjusted for the number of pairs. From `MOST_AT_ENDS` on, no crossing is shown among these
+    The adjustment is for the number of pairs. From `MOST_AT_ENDS` on, no crossing is shown among these
     pairs.
     """
     return holm(np.array([crossing.share_at_ends for crossing in crossings]))
@@ -213,7 +213,9 @@ def choose_switch(values: Mapping[str, Floats], given: Sequence[int]) -> tuple[s
 
 
 def choose_pair(means: Mapping[str, Floats], given: Sequence[int]) -> tuple[str, str, SwitchPoint]:
-    """Choose as `choose_switch`, from each system's mean curve.
+    """Choose two systems and their switch from mean curves.
+
+    The rule is that of `choose_switch`.
 
     >>> import numpy as np
     >>> choose_pair({"a": np.array([0.1, 0.4]), "b": np.array([0.3, 0.3])}, [1, 2])[:2]

@@ -493,7 +493,7 @@ LONGEST_IDEAL = 1 << 24
 def ideal_value(metric: str, number_xc: Floats, ks: Sequence[int], definition: Definition) -> Floats:
     """Return the best list's value for n relevant items.
 
-    They have gain 1; values are linear between whole numbers.
+    Relevant items have gain 1; values are linear between whole numbers.
 
     Args:
         metric: recall or ndcg.
@@ -520,7 +520,7 @@ def ideal_value(metric: str, number_xc: Floats, ks: Sequence[int], definition: D
 def pool_factor(metric: str, ks: Sequence[int], definition: Definition, mean_xc: Floats) -> Floats:
     """Return n / I(n) for a mean number n of relevant items.
 
-    It turns sum(w a) / sum(w) into ips_pooled.
+    This factor turns sum(w a) / sum(w) into ips_pooled.
     """
     return divide_sums(mean_xc, ideal_value(metric, mean_xc, ks, definition))
 
@@ -528,7 +528,7 @@ def pool_factor(metric: str, ks: Sequence[int], definition: Definition, mean_xc:
 def correction_weights(estimator: str, weight: Floats, settings: EstimatorSettings) -> Floats:
     """Return weights for dr, switch_dr and dros in place of w.
 
-    They are the same for lists and logged rounds.
+    Lists and logged rounds use the same weights.
     """
     if estimator == "switch_dr":
         # Chances in float32 give weights with its precision: 1 / .01 is 100.0000022.
@@ -636,8 +636,8 @@ class Diagnostics:
 def diagnostics(weight_x: npt.NDArray[Any], rows_x: npt.NDArray[Any], top: float = 0.01) -> Diagnostics:
     """Compute diagnostics from a histogram of weights.
 
-    It has different weights and the rows with each. The number of top rows is rounded up. Effective size:
-    Kong 1992, "A note on importance sampling using standardized weights".
+    The histogram has the different weights, and the number of rows with each. The number of top rows is
+    rounded up. Effective size: Kong 1992, "A note on importance sampling using standardized weights".
     """
     order = np.argsort(-np.asarray(weight_x, dtype=np.float64), kind="stable")
     weight: Floats = np.asarray(weight_x, dtype=np.float64)[order]

@@ -88,7 +88,7 @@ class PowerLaw:
 class Tails:
     """A histogram's tails, smallest xmin first.
 
-    Each has its items and sum of ln(count), (x,).
+    Each tail has its number of items and its sum of ln(count), (x,).
     """
 
     count: Ints
@@ -163,10 +163,10 @@ def goodness(
 ) -> float:
     """Return the share of simulated histograms with a worse fit.
 
-    Each is compared with its own fit; a small share means no power law. Semi-parametric: an item is in the
-    tail with the same chance as here and then follows the law, else it follows the counts below xmin; xmin
-    and alpha are fitted anew. With the +1 for a randomisation test. Clauset et al. 2009, section 4.1; 2,500
-    replicates give two digits.
+    Each histogram is compared with its own fit; a small share means no power law. Semi-parametric: an item
+    is in the tail with the same chance as here and then follows the law, else it follows the counts below
+    xmin; xmin and alpha are fitted anew. The share has the +1 for a randomisation test. Clauset et al.
+    2009, section 4.1; 2,500 replicates give two digits.
     """
     rng = np.random.default_rng(seed)
     count, items = np.asarray(count_x, dtype=np.int64), np.asarray(items_x, dtype=np.int64)
@@ -247,9 +247,9 @@ def _lognormal(count_x: Floats, items_x: Floats, xmin: int) -> Floats:
 def check(law: PowerLaw) -> None:
     """Refuse a fit that is no power law.
 
-    This is a steep law if a thinner tail is at least as likely. Counts close together (every item shown to
-    thousands) are fitted by exponents in the hundreds, under which propensities are not numbers. law: with
-    its `alternatives`.
+    A steep law is refused if a thinner tail is at least as likely. Counts close together (every item shown
+    to thousands) are fitted by exponents in the hundreds, under which propensities are not numbers. law:
+    with its `alternatives`.
 
     Raises:
         DataError: the fit is no power law.
@@ -299,7 +299,7 @@ def _tails(count_x: npt.NDArray[Any], items_x: npt.NDArray[Any]) -> Tails:
 def _exact(start_t: Floats, xmin_t: Floats, mean_log_t: Floats) -> Floats:
     """Solve for alpha by Newton's method, in ln(alpha - 1).
 
-    There the mean of ln n is nearly linear.
+    In ln(alpha - 1), the mean of ln n is nearly linear.
     """
     y = np.log(start_t - 1)
     for _ in range(STEPS):
@@ -317,7 +317,7 @@ def _exact(start_t: Floats, xmin_t: Floats, mean_log_t: Floats) -> Floats:
 def _log_zeta_slopes(alpha: Floats, xmin: Floats) -> tuple[Floats, Floats]:
     """Return first and second derivative of ln zeta by alpha.
 
-    They are minus the mean, and the variance, of ln n.
+    The derivatives are minus the mean, and the variance, of ln n.
     """
     h = 2e-3 * (alpha - 1)
     far, near, mid, up, top = (log_zeta(alpha + j * h, xmin) for j in (-2, -1, 0, 1, 2))

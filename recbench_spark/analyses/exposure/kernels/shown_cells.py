@@ -138,7 +138,7 @@ def climb(sums_at: Callable[[Floats], Floats], weights: int) -> Floats:
 def _solve(triangle: Floats, slope_p: Floats) -> Floats:
     """Return the shortest solution for Newton's step.
 
-    There may be many: a feature may be constant, or repeat others.
+    Several solutions are possible: a feature may be constant, or repeat others.
     """
     weights = len(slope_p)
     information = np.zeros((weights, weights))

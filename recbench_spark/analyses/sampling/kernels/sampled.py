@@ -324,7 +324,7 @@ def representative_ranks(draw: NegativeDraw, ks: Ks = ()) -> Ranks:
 def _panels(draw: NegativeDraw, ends: int) -> Iterator[tuple[int, int]]:
     """Yield panel bounds (a, b] from `ends` to n - `ends`.
 
-    They are the same from both sides.
+    Panels are the same from both sides.
     """
     half, widest = draw.n // 2, max(POINTS, draw.n // isqrt(draw.m) // 2)
     edges = [ends]
@@ -359,7 +359,7 @@ def _gauss(length: int) -> tuple[Floats, Floats]:
 def raw(metric: str, ks: Ks, draw: NegativeDraw, definition: Definition = PLAIN) -> Floats:
     """Return f(j): the plain sampled metric, (m + 1, c).
 
-    It does not estimate the metric over all items.
+    This table does not estimate the metric over all items.
     """
     return rank_values(metric, np.arange(1, draw.m + 2), ks, draw.m + 1, definition)
 
@@ -381,10 +381,10 @@ def least_squares(
 ) -> Floats:
     """Return the least biased table, (m + 1, c).
 
-    It minimises sum_r (E[f^(j) | r] - f(r))^2. Every rank has the same weight. With few draws from many
-    items f^ takes huge values with either sign, and a mean over users is noise; directions shrunk by more
-    than 1e-10 are left out. `monotone` keeps f^ from rising with j: this limits the values at the price of
-    some bias.
+    This table minimises sum_r (E[f^(j) | r] - f(r))^2. Every rank has the same weight. With few draws from
+    many items f^ takes huge values with either sign, and a mean over users is noise; directions shrunk by
+    more than 1e-10 are left out. `monotone` keeps f^ from rising with j: this limits the values at the
+    price of some bias.
     """
     ranks = representative_ranks(draw, ks)
     root = np.sqrt(ranks.weight / draw.n)[:, None]
@@ -416,7 +416,7 @@ def bias_variance(
 ) -> Floats:
     """Return the table (m + 1, c) trading bias for variance.
 
-    It minimises sum_r (E[f^(j) | r] - f(r))^2 + gamma Var[f^(j) | r]. f^ = ((1 - gamma) A'A + gamma
+    This table minimises sum_r (E[f^(j) | r] - f(r))^2 + gamma Var[f^(j) | r]. f^ = ((1 - gamma) A'A + gamma
     diag(c))^-1 A'b, A = P(j | r), b = f(r), c_j = sum_r P(j | r); with gamma = 1 it is the mean of f(r)
     given j if all ranks are equally likely.
 
