@@ -9,10 +9,11 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.abc import InspectLoader, Loader, MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import CodeType, ModuleType
+from typing import cast
 
 PACKAGE = __name__.partition(".")[0]
 
@@ -65,8 +66,8 @@ class MovedModules(MetaPathFinder, Loader):
         """Return the code of today's module, for `python -m`."""
         present = f"{PACKAGE}.{MOVED[name.partition('.')[2]]}"
         spec = find_spec(present)
-        loader = spec.loader if spec else None
-        return loader.get_code(present) if isinstance(loader, InspectLoader) else None
+        get_code = getattr(spec and spec.loader, "get_code", None)  # that of a zip is no `InspectLoader`
+        return cast(CodeType, get_code(present)) if get_code else None
 
     def exec_module(self, module: ModuleType) -> None:
         """Put today's module at the old path, with a warning.

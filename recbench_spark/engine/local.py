@@ -129,10 +129,11 @@ def choose_workers(n: int) -> int:
 def _make_pool(workers: int) -> ProcessPoolExecutor:
     """Make a pool of worker processes.
 
-    Workers are copies of one process, which has imported all modules of the package that this one has.
+    Workers are copies of one process, which has imported all modules of the package that this one has:
+    by their names of today, since an old path would warn there once more.
     """
     context = get_context("forkserver")
-    own = [name for name in sys.modules if name.startswith("recbench_spark.")]
+    own = [module.__name__ for name, module in sys.modules.items() if name.startswith("recbench_spark.")]
     context.set_forkserver_preload(["__main__", *own])
     return ProcessPoolExecutor(workers, context, _start_worker)
 

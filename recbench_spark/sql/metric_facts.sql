@@ -1,69 +1,48 @@
 -- Which end of each metric is best, and between which bounds does it lie?
 -- `python -m tools.reference` writes this file from the metrics. No bound is NULL, no best end is 'none'.
-SELECT 'auc' AS metric, 'large' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(1.0 AS DOUBLE) AS high, FALSE AS depends_on_base_rate
-UNION ALL
-SELECT 'calibrated_recall' AS metric, 'large' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(1.0 AS DOUBLE) AS high, FALSE AS depends_on_base_rate
-UNION ALL
-SELECT 'calibration_error' AS metric, 'small' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(1.0 AS DOUBLE) AS high, FALSE AS depends_on_base_rate
-UNION ALL
-SELECT 'coverage' AS metric, 'large' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(1.0 AS DOUBLE) AS high, FALSE AS depends_on_base_rate
-UNION ALL
-SELECT 'diversity' AS metric, 'large' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(2.0 AS DOUBLE) AS high, FALSE AS depends_on_base_rate
-UNION ALL
-SELECT 'f1' AS metric, 'large' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(1.0 AS DOUBLE) AS high, FALSE AS depends_on_base_rate
-UNION ALL
-SELECT 'fnr' AS metric, 'small' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(1.0 AS DOUBLE) AS high, FALSE AS depends_on_base_rate
-UNION ALL
-SELECT 'fpr' AS metric, 'small' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(1.0 AS DOUBLE) AS high, FALSE AS depends_on_base_rate
-UNION ALL
-SELECT 'gauc' AS metric, 'large' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(1.0 AS DOUBLE) AS high, FALSE AS depends_on_base_rate
-UNION ALL
-SELECT 'gini' AS metric, 'small' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(1.0 AS DOUBLE) AS high, FALSE AS depends_on_base_rate
-UNION ALL
-SELECT 'hit' AS metric, 'large' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(NULL AS DOUBLE) AS high, FALSE AS depends_on_base_rate
-UNION ALL
-SELECT 'logloss' AS metric, 'small' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(NULL AS DOUBLE) AS high, TRUE AS depends_on_base_rate
-UNION ALL
-SELECT 'mae' AS metric, 'small' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(NULL AS DOUBLE) AS high, FALSE AS depends_on_base_rate
-UNION ALL
-SELECT 'mandcg' AS metric, 'large' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(1.0 AS DOUBLE) AS high, FALSE AS depends_on_base_rate
-UNION ALL
-SELECT 'map' AS metric, 'large' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(1.0 AS DOUBLE) AS high, FALSE AS depends_on_base_rate
-UNION ALL
-SELECT 'mean_outcome' AS metric, 'none' AS best, CAST(NULL AS DOUBLE) AS low, CAST(NULL AS DOUBLE) AS high, FALSE AS depends_on_base_rate
-UNION ALL
-SELECT 'mean_popularity' AS metric, 'small' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(1.0 AS DOUBLE) AS high, FALSE AS depends_on_base_rate
-UNION ALL
-SELECT 'mean_prediction' AS metric, 'none' AS best, CAST(NULL AS DOUBLE) AS low, CAST(NULL AS DOUBLE) AS high, FALSE AS depends_on_base_rate
-UNION ALL
-SELECT 'mrr' AS metric, 'large' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(1.0 AS DOUBLE) AS high, FALSE AS depends_on_base_rate
-UNION ALL
-SELECT 'mse' AS metric, 'small' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(NULL AS DOUBLE) AS high, FALSE AS depends_on_base_rate
-UNION ALL
-SELECT 'ndcg' AS metric, 'large' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(1.0 AS DOUBLE) AS high, FALSE AS depends_on_base_rate
-UNION ALL
-SELECT 'nmse' AS metric, 'small' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(NULL AS DOUBLE) AS high, TRUE AS depends_on_base_rate
-UNION ALL
-SELECT 'novelty' AS metric, 'large' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(NULL AS DOUBLE) AS high, FALSE AS depends_on_base_rate
-UNION ALL
-SELECT 'pauc' AS metric, 'large' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(1.0 AS DOUBLE) AS high, FALSE AS depends_on_base_rate
-UNION ALL
-SELECT 'pe' AS metric, 'near 0' AS best, CAST(-1.0 AS DOUBLE) AS low, CAST(NULL AS DOUBLE) AS high, TRUE AS depends_on_base_rate
-UNION ALL
-SELECT 'percentile_rank' AS metric, 'small' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(1.0 AS DOUBLE) AS high, FALSE AS depends_on_base_rate
-UNION ALL
-SELECT 'precision' AS metric, 'large' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(1.0 AS DOUBLE) AS high, FALSE AS depends_on_base_rate
-UNION ALL
-SELECT 'r_precision' AS metric, 'large' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(1.0 AS DOUBLE) AS high, FALSE AS depends_on_base_rate
-UNION ALL
-SELECT 'rbp' AS metric, 'large' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(1.0 AS DOUBLE) AS high, FALSE AS depends_on_base_rate
-UNION ALL
-SELECT 'recall' AS metric, 'large' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(1.0 AS DOUBLE) AS high, FALSE AS depends_on_base_rate
-UNION ALL
-SELECT 'rig' AS metric, 'large' AS best, CAST(NULL AS DOUBLE) AS low, CAST(1.0 AS DOUBLE) AS high, TRUE AS depends_on_base_rate
-UNION ALL
-SELECT 'rmse' AS metric, 'small' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(NULL AS DOUBLE) AS high, FALSE AS depends_on_base_rate
-UNION ALL
-SELECT 'tnr' AS metric, 'large' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(1.0 AS DOUBLE) AS high, FALSE AS depends_on_base_rate
-UNION ALL
-SELECT 'tpr' AS metric, 'large' AS best, CAST(0.0 AS DOUBLE) AS low, CAST(1.0 AS DOUBLE) AS high, FALSE AS depends_on_base_rate
+-- One table of values is one task of Spark, while a SELECT for each metric would be a task each.
+WITH facts (metric, best, low, high, depends_on_base_rate) AS (
+  VALUES
+    ('auc', 'large', 0.0, 1.0, FALSE),
+    ('calibrated_recall', 'large', 0.0, 1.0, FALSE),
+    ('calibration_error', 'small', 0.0, 1.0, FALSE),
+    ('coverage', 'large', 0.0, 1.0, FALSE),
+    ('diversity', 'large', 0.0, 2.0, FALSE),
+    ('f1', 'large', 0.0, 1.0, FALSE),
+    ('fnr', 'small', 0.0, 1.0, FALSE),
+    ('fpr', 'small', 0.0, 1.0, FALSE),
+    ('gauc', 'large', 0.0, 1.0, FALSE),
+    ('gini', 'small', 0.0, 1.0, FALSE),
+    ('hit', 'large', 0.0, NULL, FALSE),
+    ('logloss', 'small', 0.0, NULL, TRUE),
+    ('mae', 'small', 0.0, NULL, FALSE),
+    ('mandcg', 'large', 0.0, 1.0, FALSE),
+    ('map', 'large', 0.0, 1.0, FALSE),
+    ('mean_outcome', 'none', NULL, NULL, FALSE),
+    ('mean_popularity', 'small', 0.0, 1.0, FALSE),
+    ('mean_prediction', 'none', NULL, NULL, FALSE),
+    ('mrr', 'large', 0.0, 1.0, FALSE),
+    ('mse', 'small', 0.0, NULL, FALSE),
+    ('ndcg', 'large', 0.0, 1.0, FALSE),
+    ('nmse', 'small', 0.0, NULL, TRUE),
+    ('novelty', 'large', 0.0, NULL, FALSE),
+    ('pauc', 'large', 0.0, 1.0, FALSE),
+    ('pe', 'near 0', -1.0, NULL, TRUE),
+    ('percentile_rank', 'small', 0.0, 1.0, FALSE),
+    ('precision', 'large', 0.0, 1.0, FALSE),
+    ('r_precision', 'large', 0.0, 1.0, FALSE),
+    ('rbp', 'large', 0.0, 1.0, FALSE),
+    ('recall', 'large', 0.0, 1.0, FALSE),
+    ('rig', 'large', NULL, 1.0, TRUE),
+    ('rmse', 'small', 0.0, NULL, FALSE),
+    ('tnr', 'large', 0.0, 1.0, FALSE),
+    ('tpr', 'large', 0.0, 1.0, FALSE)
+)
+
+SELECT
+  metric,
+  best,
+  CAST(low AS DOUBLE) AS low,
+  CAST(high AS DOUBLE) AS high,
+  depends_on_base_rate
+FROM facts

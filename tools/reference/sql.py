@@ -19,30 +19,39 @@ WIDE_CUTOFFS = (1, 5, 10, 20)
 WIDE_COLUMNS = re.compile(r"(?<=  MAX\(n\) AS n,\n).*(?=\nFROM)", re.DOTALL)
 """Lines of `metrics_wide.sql` with a column of a metric each."""
 
-FACTS_HEAD = """\
+FACTS = """\
 -- Which end of each metric is best, and between which bounds does it lie?
 -- `python -m tools.reference` writes this file from the metrics. No bound is NULL, no best end is 'none'.
+-- One table of values is one task of Spark, while a SELECT for each metric would be a task each.
+WITH facts (metric, best, low, high, depends_on_base_rate) AS (
+  VALUES
+{rows}
+)
+
+SELECT
+  metric,
+  best,
+  CAST(low AS DOUBLE) AS low,
+  CAST(high AS DOUBLE) AS high,
+  depends_on_base_rate
+FROM facts
 """
 
 
 def write_views() -> dict[str, str]:
     """Return the text of each written file, by its name."""
-    facts = "\nUNION ALL\n".join(_select_facts(name, about) for name, about in sorted(ABOUT.items()))
+    rows = ",\n".join(_list_facts(name, about) for name, about in sorted(ABOUT.items()))
     wide = (SQL_FOLDER / "metrics_wide.sql").read_text(encoding="utf-8")
     columns = ",\n".join(_list_wide_columns())
     return {
-        "metric_facts.sql": f"{FACTS_HEAD}{facts}\n",
+        "metric_facts.sql": FACTS.format(rows=rows),
         "metrics_wide.sql": WIDE_COLUMNS.sub(lambda _: columns, wide),
     }
 
 
-def _select_facts(name: str, about: About) -> str:
+def _list_facts(name: str, about: About) -> str:
     low, high = (str(bound) if math.isfinite(bound) else "NULL" for bound in about.bounds)
-    scaled = str(about.depends_on_base_rate).upper()
-    return (
-        f"SELECT '{name}' AS metric, '{about.best}' AS best, CAST({low} AS DOUBLE) AS low,"
-        f" CAST({high} AS DOUBLE) AS high, {scaled} AS depends_on_base_rate"
-    )
+    return f"    ('{name}', '{about.best}', {low}, {high}, {str(about.depends_on_base_rate).upper()})"
 
 
 def _list_wide_columns() -> Iterator[str]:
