@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from recbench_spark import __version__
-from recbench_spark.commands import completion, dispatch
+from recbench_spark import __version__, cli
+from recbench_spark.commands import completion, dispatch, replay
 from recbench_spark.core.extras import CORE, EXTRAS, install_command, list_packages
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -158,3 +158,12 @@ def test_each_command_has_a_file_that_schedules_may_name(monkeypatch, capsys) ->
             runpy.run_path(str(file), run_name="__main__")
         assert ended.value.code == 0
         assert capsys.readouterr().out.startswith(f"usage: recbench {words[0] if words else name} [-h]")
+
+
+def test_replay_names_the_places_that_it_takes(capsys) -> None:
+    """Its flag is the shared one but for its text: a replay refuses a warehouse in a catalog."""
+    assert "catalog" not in dispatch.make_parser("replay").format_help()
+    with pytest.raises(SystemExit) as ended:
+        cli.run(replay.main, replay.parser(), ["--config", "demo", "--warehouse", "main.results"])
+    assert ended.value.code == 2
+    assert "neither a folder of this machine nor an object storage" in capsys.readouterr().err

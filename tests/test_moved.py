@@ -56,7 +56,7 @@ if __name__ == "__main__":
 
 
 def test_workers_do_not_import_old_paths(tmp_path: Path) -> None:
-    """A second warning, in the process that workers are copied from, would end it as an error."""
+    """A second warning, in the process that workers are copied from, ends it where warnings are errors."""
     script = tmp_path / "user.py"
     script.write_text(USER.replace("FOLDER", repr(str(tmp_path))))
     command = [sys.executable, "-W", "error::FutureWarning", str(script)]

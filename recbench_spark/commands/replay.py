@@ -55,7 +55,7 @@ def parser() -> cli.Parser:
     flags = cli.Parser(__doc__ or "")
     add = flags.add_argument
     cli.add_flags(flags, "config", help="replay file, or its name under conf/replays")
-    cli.add_flags(flags, "warehouse")
+    cli.add_flags(flags, "warehouse", help="folder or object storage of the tables")
     add("--same-log", action="store_true", help="replay all rows, also those that models were fitted to")
     add("--parts", type=int, help="parts of the log, at least; the numbers are the same")
     cli.add_flags(flags, "engine", "force")

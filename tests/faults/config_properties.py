@@ -61,7 +61,7 @@ def list_lost_keys(document: Any, values: Any, place: str = "") -> Iterator[str]
 
 def list_changed_values(document: Any, values: Any, place: str = "") -> Iterator[str]:
     """Yield values that were loaded as something else than what the document says."""
-    if place.rstrip(".") in RESOLVED:
+    if place.rstrip(".") in RESOLVED and not isinstance(document, dict):
         return
     if isinstance(document, dict) and isinstance(values, dict):
         for key in document:
@@ -97,13 +97,19 @@ def same_value(written: Any, value: Any) -> bool:
     if isinstance(value, bool):
         return written is value or TRUTH.get(str(written).strip().lower(), written) == value
     if isinstance(value, int | float):
-        text = str(written).strip().replace("_", "")
-        return not isinstance(written, bool) and text != "" and float(text) == value
+        return not isinstance(written, bool) and _read_number(written) == value
     if isinstance(written, datetime) and isinstance(value, datetime) and written.tzinfo and value.tzinfo:
         return written == value
     if isinstance(value, date | datetime):
         return str(written)[:10] == str(value)[:10]
     return written == value or str(written) == value
+
+
+def _read_number(written: Any) -> float:
+    try:
+        return float(str(written).strip().replace("_", ""))
+    except ValueError:  # no number: equal to none
+        return math.nan
 
 
 def list_unsafe_values(values: Any, place: str = "") -> Iterator[str]:

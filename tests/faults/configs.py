@@ -359,7 +359,6 @@ def change_encoding(mutant: Mutant) -> None:
     mutant.text = text.encode(coding, errors="replace")
 
 
-TEXT_KINDS = ("flip_bytes", "tear", "change_encoding", "change_lines", "apply_trick")
 TEXTS = (
     rewrite_harmlessly,
     rewrite_harmlessly,
@@ -497,9 +496,13 @@ def judge_accepted(mutant: Mutant, file: Path, out: str, err: str) -> str | None
 
 
 def read(mutant: Mutant) -> Any:
-    """Read the document with PyYAML's own loader."""
-    text = mutant.content()
-    return yaml.load(text.decode() if isinstance(text, bytes) else text, yaml.SafeLoader)
+    """Read the document with PyYAML's own loader; libyaml alone takes a tab before a value."""
+    content = mutant.content()
+    text = content.decode() if isinstance(content, bytes) else content
+    try:
+        return yaml.load(text, yaml.SafeLoader)
+    except yaml.YAMLError:
+        return yaml.load(text, yaml.CSafeLoader)
 
 
 def judge_refused(mutant: Mutant, file: Path, out: str, err: str) -> str | None:

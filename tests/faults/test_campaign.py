@@ -24,6 +24,7 @@ from recbench_spark.sources import arrow_rows
 from tests.cluster.processes import start_process
 from tests.faults import campaign, configs, frames, input_tables, kills, scores
 from tests.faults.campaign import FAILED, Case, Part, Verdict
+from tests.faults.config_properties import list_changed_values
 from tests.faults.parts import PARTS
 from tests.faults.undisturbed import Reference
 from tools import planted
@@ -76,7 +77,7 @@ def without_parts(document: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        (without_unknown_keys, "unknown key"),
+        (without_unknown_keys, "was taken, and is no setting"),
         (with_other_numbers, "was loaded as"),
         (without_parts, "internal error"),
     ],
@@ -90,6 +91,23 @@ def test_a_broken_loader_is_caught(monkeypatch, tmp_path: Path, broken: Any, mes
     monkeypatch.setattr(nightly, "load_benchmark", load)
     monkeypatch.setattr(configs, "load_benchmark", load)
     assert any(message in one for one in try_cases("configs", configs.run, 1_000, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("document", "values"),
+    [
+        ({"seed": "x"}, {"seed": 1}),
+        ({"seed": "0x10"}, {"seed": 16}),
+        ({"seed": None}, {"seed": 1.0}),
+        ({"seed": [1]}, {"seed": 1}),
+        ({"seed": {}}, {"seed": 1}),
+        ({"seed": True}, {"seed": 1}),
+        ({"dataset": {"world": {"users": 5}}}, {"dataset": {"world": {"users": 6}}}),
+    ],
+)
+def test_a_changed_value_is_named_whatever_its_kind(document: Any, values: Any) -> None:
+    (problem,) = list_changed_values(document, values)
+    assert re.match(r"(seed|dataset\.world\.users): .* was loaded as", problem)
 
 
 def test_a_message_without_its_key_is_caught(monkeypatch, tmp_path: Path) -> None:
