@@ -129,7 +129,7 @@ def _add_run_flags(flags: cli.Parser) -> None:
     add("--nodes", help="embed only these ids ([SIDE=]ID,ID or @FILE), to standard output")
     add("--previous", metavar="MODEL_ID", help="an earlier night: compute changes, report the drift")
     add("--gate", **cli.MANY, type=gate, metavar="[SIDE:]FACT:below=X",
-        help="end with 3 where the drift is out of bounds: drift_cosine_p10:below=0.9, or above=X")  # fmt: skip
+        help="end with 3 where drift is out of bounds: drift_cosine_p10:below=0.9, or above=X")  # fmt: skip
     add("--explain", action="store_true", help="print the costs and stop; graph and features are built")
     cli.add_flags(running, "dry-run", "journal")
 
