@@ -19,10 +19,6 @@ from recbench_spark.auctions.tables import REPLAYS
 from recbench_spark.boards.tables import (
     BOARD_DECISIONS,
     BOARDS,
-    EMBEDDINGS,
-    EXPLANATIONS,
-    FITS,
-    SIMILARITIES,
     SUBMISSIONS,
     TRIALS,
     VERDICTS,
@@ -75,6 +71,7 @@ from recbench_spark.metrics.tables import (
     RETRIEVAL_RUNS,
     USER_METRICS,
 )
+from recbench_spark.models.tables import EMBEDDINGS, EXPLANATIONS, FITS, SIMILARITIES
 from recbench_spark.splits.tables import (
     CANDIDATES,
     CELL_PROPENSITIES,
