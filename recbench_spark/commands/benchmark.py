@@ -85,9 +85,9 @@ def main(args: argparse.Namespace) -> int:
 def choose_engine(
     args: argparse.Namespace, benchmark: Benchmark, models: Sequence[ModelConfig]
 ) -> tuple[EngineChoice, int]:
-    """Choose the runner.
+    """Choose the runner for all fits.
 
-    Its number of processes follows from the rows which all fits read together.
+    The runner has as many processes as the rows in all fits together need.
     """
     fits = count_fits(models, list_folds(benchmark, args.folds), args.seeds)
     return choose_fit_runner(args, benchmark, models, fits)
@@ -231,7 +231,7 @@ def _describe_folds(places: Sequence[int]) -> str:
 def format_table(rows: Sequence[Row]) -> str:
     """Return a table with one line per model.
 
-    Its columns are the mean, both spreads, core-hours and the number of failed fits.
+    The columns are the mean, both spreads, core-hours and the number of failed fits.
     """
     parts = list_named_parts(rows)
     views: list[tuple[str, str | None]] = (

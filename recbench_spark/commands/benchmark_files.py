@@ -1,4 +1,4 @@
-"""Write benchmark files whose comments explain each line and its value."""
+"""Write benchmark files with comments explaining each line and value."""
 
 from __future__ import annotations
 

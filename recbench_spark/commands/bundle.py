@@ -203,7 +203,7 @@ def check_flags(args: argparse.Namespace) -> None:
 def check_files(args: argparse.Namespace) -> None:
     """Check the action's files before Spark starts.
 
-    These are the files to pack, to score or to decide on.
+    The action packs, scores or decides on these files.
 
     Raises:
         ConfigError: no warehouse, or an --output which is a file. MissingError: no such file or folder.

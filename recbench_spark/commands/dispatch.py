@@ -1,4 +1,4 @@
-"""Start `recbench` subcommands, one per job; their help loads nothing else."""
+"""Start `recbench` subcommands, one per job; help loads nothing else."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ Messages use the same table names as these keys.
 def check_slice_tables(benchmark: Benchmark) -> list[str]:
     """Return a line for each user or item slice table.
 
-    Such a table defines a slice by one of its columns.
+    A slice table has ids and a column which divides them into slices.
 
     Raises:
         MissingError: the table does not exist. SchemaError: it lacks its id, or the column to cut by.
@@ -180,7 +180,7 @@ def _list_log_columns(dataset: Dataset) -> tuple[str, ...]:
 def _check_log_parts(benchmark: Benchmark) -> None:
     """Check the evaluated parts against a log without part column.
 
-    Its header shows whether it has one.
+    The log's header shows whether it has this column.
 
     Raises:
         ConfigError: an evaluated part exists only in a log with named parts.
@@ -272,7 +272,7 @@ def _check_movielens_times(dataset: Dataset) -> None:
 def _check_first_times(dataset: Dataset, path: str, name: str, times: pa.Array) -> None:
     """Check up to MAX_CHECKED_TIMES times in a column.
 
-    A value beyond this number shows only that the log has more rows.
+    A value beyond this number only shows the column's further rows.
     """
     whole, all_bad = len(times) <= MAX_CHECKED_TIMES, dataset.bad_rows == "reject"
     check_times(times[:MAX_CHECKED_TIMES], name, dataset.time_unit, path, whole=whole, all_bad=all_bad)
@@ -284,7 +284,7 @@ def _describe_model_tables(model: ModelConfig) -> list[str]:
     for name in model.paths:
         path = attrgetter(name)(model)
         if path:
-            # No columns: a file of its own format, which the model checks itself.
+            # No columns: the file has its own format, which the model checks itself.
             columns = _list_columns(model, name)
             lines.append(describe_table(f"{model.name} {name}", path, columns, rows=bool(columns)))
     if isinstance(model, EmbeddingsModel):

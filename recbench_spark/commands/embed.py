@@ -194,7 +194,7 @@ def main(args: argparse.Namespace) -> int:
 def choose_graph_runner(args: argparse.Namespace, source: GraphSource | None) -> tuple[EngineChoice, int]:
     """Choose the runner by a graph's number of edges.
 
-    Without a source, a table in the warehouse has the edges.
+    If no source is given, a table in the warehouse has the edges.
 
     Raises:
         ConfigError: `--engine local` for a job which only Spark can do.
@@ -246,9 +246,7 @@ def read_source(args: argparse.Namespace, store: FileTables) -> GraphModel:
 
 
 def check_names(args: argparse.Namespace) -> None:
-    """Check names in the warehouse and the id file.
-
-    This check comes before Spark starts.
+    """Before Spark starts, check warehouse names and the id file.
 
     Raises:
         ConfigError: no such split, neighbourhoods or earlier model. MissingError: no such file.
@@ -308,9 +306,9 @@ def compute_embeddings(
     journal: Journal,
     near: NearestNodes | None,
 ) -> int:
-    """Compute the layers and nearest nodes after printing the costs.
+    """Print the costs, then compute the layers and nearest nodes.
 
-    Then report the drift and apply the gates.
+    Afterwards, the job reports the drift and applies the gates.
     """
     if args.explain:  # needs no lock, and leaves no files
         with hold_private_folder(prepared.model.folder) as folder:
@@ -350,10 +348,11 @@ def print_costs(
 def require_folder(warehouse: str) -> None:
     """Refuse a warehouse whose storage cannot take the tasks' files.
 
-    Its storage must also answer. A schema in Spark's own catalog is checked later, once Spark has started.
+    A storage without an answer is refused too. A schema in Spark's own catalog is checked later, once Spark
+    has started.
 
     Raises:
-        ConfigError: it is another catalog, or on a storage which only Java reads and writes.
+        ConfigError: the warehouse is another catalog, or on a storage which only Java reads and writes.
         StoreError: the object storage does not answer, or refuses.
     """
     if not may_have_files(warehouse):

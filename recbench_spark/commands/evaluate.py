@@ -168,7 +168,7 @@ def _evaluate_locally(args: argparse.Namespace, kind: str, run: dict[str, Any]) 
 
 
 def _evaluate_on_spark(args: argparse.Namespace, kind: str, run: dict[str, Any]) -> int:
-    # Here: none of this is needed for small tables.
+    # Imported here: small tables need none of these modules.
     from recbench_spark.runtime.session import get_session  # noqa: PLC0415
     from recbench_spark.sources.identity import identity  # noqa: PLC0415
     from recbench_spark.sources.input_rows import open_input  # noqa: PLC0415

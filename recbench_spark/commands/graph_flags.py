@@ -1,4 +1,4 @@
-"""Flags that name and read a graph, for `embed` and `neighbourhoods`."""
+"""Define the flags for graphs in `embed` and `neighbourhoods`."""
 
 from __future__ import annotations
 

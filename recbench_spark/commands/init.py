@@ -65,9 +65,9 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Look at the log, print the choices, write the file.
+    """Look at the log, print the choices, write a benchmark.
 
-    This is the benchmark file.
+    The benchmark is a file which runs as it is.
     """
     name = args.name or name_log(args.log)
     cli.check_name(name)
@@ -88,7 +88,7 @@ def main(args: argparse.Namespace) -> int:
 def describe_log(args: argparse.Namespace, name: str, output: str) -> LogDescription:
     """Look at the log, and print the columns chosen.
 
-    These columns hold users, items, ratings and times.
+    The chosen columns hold users, items, ratings and times.
     """
     separator = args.separator.replace("\\t", "\t") if args.separator else None
     header = None if args.header is None else args.header == "yes"
@@ -134,7 +134,7 @@ def describe_log(args: argparse.Namespace, name: str, output: str) -> LogDescrip
 def describe_choice(path: str, rows: int, columns: Sequence[ColumnFacts], chosen: ChosenColumns) -> str:
     """Return the evidence for the chosen columns.
 
-    Each chosen column has a row; a last line names the other columns.
+    Each chosen column has a row. The other columns are named as well.
     """
     table: list[tuple[str, ...]] = [("", "column", "values", "distinct", "from", "to", "such as")]
     for role in FLAGS:
@@ -152,7 +152,7 @@ def describe_choice(path: str, rows: int, columns: Sequence[ColumnFacts], chosen
 def _describe_rest(column: ColumnFacts, chosen: ChosenColumns) -> str:
     """Return the name of a column which was not chosen.
 
-    Its flag follows where the column's values may be ratings.
+    The flag for ratings follows where the column's values may be ratings.
     """
     if "rating" in chosen.columns or not may_be_rating(column):
         return column.name

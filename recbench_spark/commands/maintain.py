@@ -71,7 +71,7 @@ A night may still read or write younger files.
 
 
 def main(args: argparse.Namespace) -> int:
-    """Check the flags, then migrate, remove old files and compact tables."""
+    """Check the flags, migrate, remove old files, compact tables."""
     check_flags(args)
     require_warehouse(args.warehouse)
     chosen = choose_job_runner(args.engine, args.warehouse, count_no_log, tuple(TABLES.values()))

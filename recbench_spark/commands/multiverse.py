@@ -113,7 +113,7 @@ def make_protocol(args: argparse.Namespace, split: str, candidates: str) -> Benc
 
 
 def print_shares(store: FileTables, name: str, protocols: list[Benchmark]) -> None:
-    """Print the shares of wins, and write them to a page."""
+    """Print the shares of wins, and write their page."""
     from recbench_spark import reports  # noqa: PLC0415
     from recbench_spark.night.report import read_multiverse_pairs  # noqa: PLC0415
     from recbench_spark.query.answers import make_query_runner  # noqa: PLC0415

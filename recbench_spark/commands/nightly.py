@@ -124,7 +124,7 @@ class NightRunner:
         Raises:
             ConfigError: `--engine local`, and a step needs Spark.
         """
-        # Here: a night that has nothing to do needs none of this.
+        # Imported here: a finished night needs none of these modules.
         from recbench_spark.night.benchmark_checks import check_night  # noqa: PLC0415
         from recbench_spark.night.runners import choose_runner  # noqa: PLC0415
 
@@ -254,7 +254,7 @@ def run_many(args: argparse.Namespace) -> int:
         The job's exit code.
     """
     files = load_splits(args)
-    # Settings of every night are known to be right before the first one begins.
+    # All nights' settings are checked before the first night begins.
     days = args.dates or [args.logical_date]
     nights = [(day, fill_placeholders(file, day)) for day in days for file in files]
     backfill = Backfill(args, len(nights))

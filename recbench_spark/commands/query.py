@@ -176,7 +176,7 @@ def _answer_on_spark(args: argparse.Namespace, sql: str) -> int:
 TABLE_ROWS = 50
 """Rows in a printed table, unless --limit says otherwise.
 
-People read such a table.
+Tables are for people; CSV has no such limit.
 """
 
 
@@ -190,10 +190,7 @@ def choose_limit(args: argparse.Namespace) -> int | None:
 
 
 def report_hidden_rows(rows: pa.Table, total: int) -> None:
-    """Print on stderr how many rows are not printed.
-
-    Without hidden rows, nothing is printed.
-    """
+    """Print on stderr how many rows are hidden, if any."""
     if total > rows.num_rows:
         hidden = f"{rows.num_rows:,} of {total:,} rows: {total - rows.num_rows:,} more with --limit {total}"
         print(f"{hidden}; --format csv has all", file=sys.stderr)

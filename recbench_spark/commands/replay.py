@@ -254,7 +254,7 @@ def _check_size(path: str) -> None:
 def identify_replay(file: ReplayFile, args: argparse.Namespace) -> dict[str, Any]:
     """Return this replay's columns in `runs`.
 
-    All its runs share them. Each model's inputs come with them.
+    All runs in the replay share these columns. The result also has each model's inputs.
     """
     log = arrow_files.identity(file.log.path) if file.log.path else digest(file.log.model_dump())
     models = {
@@ -280,7 +280,7 @@ def write_replay_page(root: str, name: str, rows: list[dict[str, Any]], notes: l
     Returns:
         The page's URI.
     """
-    # Here: drawing needs pandas and matplotlib, which the replay itself does not.
+    # Imported here: drawing needs pandas and matplotlib, which the replay itself does not.
     from recbench_spark.reports.page import render_replay, write_page  # noqa: PLC0415
     from recbench_spark.reports.replays import make_replay_facts  # noqa: PLC0415
 
@@ -316,8 +316,8 @@ def _describe_row(row: Mapping[str, Any]) -> str:
 
 
 def _format_value(value: float | None, digits: int) -> str:
-    """Return a number as text; a missing number has none.
+    """Return a number as text; None becomes "none".
 
-    A share of no ads is missing.
+    A share of no ads has no number, for example.
     """
     return "none" if value is None else f"{value:.{digits}f}"

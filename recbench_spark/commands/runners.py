@@ -1,4 +1,4 @@
-"""Run a job without Spark where possible, else with a session."""
+"""Run a job without Spark where possible, else with Spark."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def build_benchmark(args: argparse.Namespace) -> Benchmark:
 def make_document(args: argparse.Namespace) -> dict[str, Any]:
     """Return the flags as a benchmark file.
 
-    Such a file needs a model, which is never run.
+    A benchmark file needs a model; this one is never run.
     """
     return {
         "name": "split",
@@ -134,7 +134,7 @@ def make_document(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def parse_gate(text: str) -> dict[str, Any]:
-    """Parse a gate such as `future_rows of train above 0 warn`."""
+    """Parse a gate: `future_rows of train above 0 warn`."""
     words = GATE_PATTERN.fullmatch(text.strip())
     try:
         bound = float(words["bound"]) if words else None

@@ -1,4 +1,4 @@
-"""Describe tables, one line each, for a dry run."""
+"""Lines of a dry run about tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Check a job's warehouse before Spark starts or writes any table."""
+"""Check a warehouse before Spark starts or a job writes."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def check_models(root: str, models: Sequence[ModelConfig], *, opened: bool = Fal
     session has opened it.
 
     Raises:
-        ConfigError: a model's files are mapped, and the warehouse is no folder; or tasks write them, and the
-            warehouse is a catalog where Spark writes, or on a storage which only Java reads and writes.
+        ConfigError: a model's files are mapped, and the warehouse is no folder; or tasks write them, and
+            the warehouse is a catalog where Spark writes, or on a storage which only Java reads and writes.
     """
     if is_local_folder(root) or (may_have_folder(root) and not opened):
         return
@@ -70,7 +70,7 @@ def check_models(root: str, models: Sequence[ModelConfig], *, opened: bool = Fal
 def require_warehouse(root: str) -> None:
     """Refuse a warehouse from which a job could not read.
 
-    Such a warehouse is a local folder without tables, or an object storage without an answer.
+    A local folder without tables is refused, and so is an object storage without an answer.
 
     Raises:
         StoreError: the object storage does not answer, or refuses.
