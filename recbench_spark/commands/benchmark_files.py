@@ -161,7 +161,7 @@ def _write_times(described: LogDescription, chosen: ChosenColumns) -> list[str]:
 def _write_split(described: LogDescription) -> list[str]:
     """Return the section `split`.
 
-    A log with times is split by time, any other log by hash.
+    A log with times is split by time, another log by hash. A folder already divided keeps its parts.
     """
     if described.chosen is None:
         return ["split:", "  protocol: given # the files name the part of each row"]
@@ -187,9 +187,9 @@ def _write_split(described: LogDescription) -> list[str]:
 
 
 def _write_gates(described: LogDescription) -> str:
-    """Return the section `gates`.
+    """Return the section `gates`; empty without times.
 
-    A log with times may have stopped, which a gate notices.
+    A log with times may have stopped: the gate warns about this.
     """
     if described.known_users is None:
         return ""

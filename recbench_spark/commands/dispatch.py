@@ -29,10 +29,7 @@ Other modules in the folder lack it.
 
 
 def main() -> NoReturn:
-    """Run `recbench` on the command line's words, and exit.
-
-    The exit code is the subcommand's.
-    """
+    """Run `recbench` with the given words; exit with its code."""
     try:
         code = _answer(sys.argv[1:])
         sys.stdout.flush()
