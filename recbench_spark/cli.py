@@ -113,7 +113,11 @@ def check_text(flag: str, text: str) -> None:
 
 
 def check_name(name: str) -> None:
-    """Check the name of a model, a suite or a benchmark. Raises ConfigError."""
+    """Check a model's, suite's or benchmark's name.
+
+    Raises:
+        ConfigError: the name is not allowed.
+    """
     if not NAME.fullmatch(name):
         raise ConfigError(f"'{name}' is not a usable name", "use letters, digits, dot, dash and underscore")
 
@@ -152,9 +156,9 @@ def run(
 
 
 def hide_lost_command(record: logging.LogRecord) -> bool:
-    """Return False for py4j's record of a lost command.
+    """Return False for py4j's record on a lost command.
 
-    py4j logs it, with a trace, when Java does not answer.
+    When Java does not answer, py4j logs this record with a trace.
     """
     return record.msg != "Exception while sending command."
 
@@ -196,7 +200,7 @@ def _on_signal(number: int, frame: object) -> NoReturn:
 def _cancel_jobs() -> None:
     """Cancel Spark's jobs until the job has ended.
 
-    A thread may still plan and start another one.
+    A thread may still plan and start another Spark job.
     """
     while "pyspark" in sys.modules and not _job_ended.is_set():
         with suppress(Exception):  # Java may be gone already, with its jobs
@@ -331,7 +335,7 @@ def parse_day(text: str) -> date:
 
 
 MANY: dict[str, Any] = {"action": "append", "default": []}
-"""What argparse is told of a flag that may be repeated."""
+"""What argparse is told about a repeatable flag."""
 
 JOURNAL = "JSON-lines log (default: WAREHOUSE/logs/...jsonl where that is local)"
 
@@ -355,11 +359,14 @@ SHARED: dict[str, dict[str, Any]] = {
     "edges": {"metavar": "PATH", "help": "edge list: CSV, Parquet or Delta, file or folder"},
     "split": {"metavar": "ID", "help": "training part of a split of this warehouse"},
 }
-"""What argparse is told of flags that several commands have."""
+"""What argparse is told about flags shared by several commands."""
 
 
 def add_flags(flags: argparse._ActionsContainer, *names: str, **changes: Any) -> None:
-    """Add flags that several commands have; `changes` hold for all that are named."""
+    """Add shared flags with their usual settings.
+
+    Several commands have these flags; `changes` hold for all names given.
+    """
     for name in names:
         flags.add_argument(f"--{name}", **{**SHARED[name], **changes})
 
@@ -372,7 +379,7 @@ def _split_numbers(text: str, kind: type[Number], example: str) -> tuple[Number,
 
 
 def parse_cutoffs(text: str) -> tuple[int, ...]:
-    """Parse cut-offs of the command line: `1,3,10`."""
+    """Parse cut-offs in a flag: `1,3,10`."""
     cuts = tuple(sorted(set(_split_numbers(text, int, "1,3,10"))))
     if cuts[0] < 1:
         raise argparse.ArgumentTypeError(f"cut-offs start at 1, and {cuts[0]} was given")
@@ -457,7 +464,7 @@ def parse_columns(text: str, example: str, flag: str = "--columns") -> dict[str,
 
 
 def parse_numbers(text: str) -> tuple[float, ...]:
-    """Parse finite numbers of the command line, each of them once: `0.1,0.5`."""
+    """Parse finite numbers in a flag, each once: `0.1,0.5`."""
     values = _split_numbers(text, float, "0.1,0.5")
     if not all(map(math.isfinite, values)) or len(set(values)) < len(values):
         raise argparse.ArgumentTypeError(f"'{text}': finite numbers, each once")

@@ -1,1 +1,1 @@
-"""Commands of the package: each module has the flags of a job and starts its action."""
+"""Commands: each module has a job's flags and starts its action."""

@@ -47,7 +47,7 @@ if __name__ != "flags":
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the command's parser."""
     flags = cli.Parser(__doc__ or "")
     add = flags.add_argument
     cli.add_flags(flags, "config", "warehouse")
@@ -62,7 +62,7 @@ def parser() -> cli.Parser:
 
 @pin_inputs()
 def main(args: argparse.Namespace) -> int:
-    """Check the file, label the log, fit the models and print the table."""
+    """Check the file, label the log, fit models, print results."""
     benchmark = fill_placeholders(load_benchmark(args.config, args.set), args.logical_date)
     models = select_models(benchmark, args.models)
     check_benchmark(benchmark)
@@ -85,7 +85,10 @@ def main(args: argparse.Namespace) -> int:
 def choose_engine(
     args: argparse.Namespace, benchmark: Benchmark, models: Sequence[ModelConfig]
 ) -> tuple[EngineChoice, int]:
-    """Choose the runner; its processes are as many as the rows of all fits together ask for."""
+    """Choose the runner for all fits.
+
+    The runner has as many processes as the rows in all fits together need.
+    """
     fits = count_fits(models, list_folds(benchmark, args.folds), args.seeds)
     return choose_fit_runner(args, benchmark, models, fits)
 
@@ -93,7 +96,7 @@ def choose_engine(
 def choose_fit_runner(
     args: argparse.Namespace, benchmark: Benchmark, models: Sequence[ModelConfig], fits: int
 ) -> tuple[EngineChoice, int]:
-    """Choose the runner of so many fits, and count the rows of all of them."""
+    """Choose the runner for the fits, and count their rows."""
 
     def count() -> int:
         for model in models:
@@ -124,7 +127,11 @@ def fit_models(
 
 
 def select_models(benchmark: Benchmark, names: str | None) -> list[ModelConfig]:
-    """Return the rating models with these names; None: all of the file. ConfigError for another name."""
+    """Return the rating models with these names; None selects all.
+
+    Raises:
+        ConfigError: the file has no rating model with such a name.
+    """
     candidates = {model.name: model for model in benchmark.models if is_rating_model(model)}
     if not candidates:
         raise ConfigError(
@@ -136,12 +143,19 @@ def select_models(benchmark: Benchmark, names: str | None) -> list[ModelConfig]:
 
 
 def is_rating_model(model: ModelConfig) -> bool:
-    """Return whether a model predicts ratings and can be fitted here, in one task or by Spark itself."""
+    """Return whether a model predicts ratings and fits here.
+
+    One task fits it, or Spark itself.
+    """
     return gives_ratings(model) or (isinstance(model, MllibAlsModel) and not model.implicit)
 
 
 def check_folds(benchmark: Benchmark, folds: Sequence[int]) -> None:
-    """Check that the split has these folds. Raises ConfigError."""
+    """Check that the split has these folds.
+
+    Raises:
+        ConfigError: it lacks one.
+    """
     split = benchmark.split
     last = split.folds if split.holdout in FOLD_HOLDOUTS else 0
     for fold in folds:
@@ -155,11 +169,11 @@ def check_folds(benchmark: Benchmark, folds: Sequence[int]) -> None:
 
 
 MAX_FITS = 10_000_000
-"""Most fits of one job. The driver plans a row for each."""
+"""Most fits in one job. The driver plans a row for each."""
 
 
 def list_folds(benchmark: Benchmark, folds: Sequence[int]) -> Sequence[int]:
-    """Return the numbers of the folds that are fitted; [0] for a split without folds."""
+    """Return the fold numbers to fit; [0] without folds."""
     split = benchmark.split
     return folds or (range(split.folds) if split.holdout in FOLD_HOLDOUTS else [0])
 
@@ -172,7 +186,11 @@ def count_fits(models: Sequence[ModelConfig], places: Sequence[int], seeds: Sequ
 def check_amount(
     benchmark: Benchmark, models: Sequence[ModelConfig], seeds: Sequence[int], folds: Sequence[int]
 ) -> None:
-    """Check that the number of fits can be planned. Raises ConfigError."""
+    """Check that the driver can plan so many fits.
+
+    Raises:
+        ConfigError: there are too many.
+    """
     fits = count_fits(models, list_folds(benchmark, folds), seeds)
     if fits > MAX_FITS:
         message = f"split.folds {benchmark.split.folds}: {fits:,} fits, at most {MAX_FITS:,}"
@@ -182,7 +200,7 @@ def check_amount(
 def dry_run(
     benchmark: Benchmark, models: Sequence[ModelConfig], chosen: Sequence[int], folds: Sequence[int]
 ) -> str:
-    """Describe what would be fitted, without Spark."""
+    """Describe the planned fits, without Spark."""
     split, places = benchmark.split, list_folds(benchmark, folds)
     fits = count_fits(models, places, chosen)
     lines = [
@@ -197,18 +215,24 @@ def dry_run(
 
 
 MAX_LISTED_FOLDS = 20
-"""Most folds that are listed one by one."""
+"""Most folds which are listed one by one."""
 
 
 def _describe_folds(places: Sequence[int]) -> str:
-    """Return the numbers of the folds. Of many folds, only the first two and the last are listed."""
+    """Return the fold numbers as text.
+
+    A long list is cut to its first two numbers and its last.
+    """
     if len(places) <= MAX_LISTED_FOLDS:
         return ", ".join(map(str, places))
     return f"{places[0]}, {places[1]}, ..., {places[-1]} ({len(places):,})"
 
 
 def format_table(rows: Sequence[Row]) -> str:
-    """Return a table with a line for each model: mean, both spreads, core-hours, number of failed fits."""
+    """Return a table with one line per model.
+
+    The columns are the mean, both spreads, core-hours and the number of failed fits.
+    """
     parts = list_named_parts(rows)
     views: list[tuple[str, str | None]] = (
         [(part, part) for part in parts] if len(parts) > 1 else [("", None)]

@@ -1,4 +1,4 @@
-"""Write benchmark files with comments that say what each line means, and why it has its value."""
+"""Write benchmark files with comments explaining each line and value."""
 
 from __future__ import annotations
 
@@ -15,19 +15,22 @@ from recbench_spark.sources.log_values import ColumnFacts
 
 @dataclass(frozen=True)
 class LogDescription:
-    """A log and what was seen of it.
+    """A log and the facts seen in it.
+
+    A benchmark file is written from them.
 
     Attributes:
-        name: name of the benchmark.
-        output: path of the benchmark file.
+        name: the benchmark's name.
+        output: path for the benchmark file.
         log: the file and its reader.
         rows: number of rows.
-        broken: number of lines that are no rows.
-        columns: facts of all columns.
-        chosen: the columns of users, items, ratings and times; None for a folder that is divided already.
-        known_users: share of the users of the last fifth, by time, with earlier rows; None without times.
-        time_zone: the caller's zone of times without an offset.
-        no_rating: a value that usually means "no rating", and its rows.
+        broken: number of lines which are no rows.
+        columns: facts about all columns.
+        chosen: the columns for users, items, ratings and times; None for a folder already divided.
+        known_users: share of users with earlier rows among those in the last fifth by time; None without
+            times.
+        time_zone: the caller's zone for times without an offset.
+        no_rating: a value which usually means "no rating", and its rows.
     """
 
     name: str
@@ -55,13 +58,13 @@ models: # every kind and its settings: docs of the models in recbench_spark/mode
 
 
 def night_command(name: str, output: str) -> str:
-    """Return the command line that runs a night of a benchmark file."""
+    """Return the command line which runs a benchmark file's night."""
     paths = f"--config {shlex.quote(output)} --warehouse warehouse/{name}"
     return f"recbench nightly {paths} --logical-date {date.today()}"
 
 
 def write_benchmark(described: LogDescription) -> str:
-    """Return the text of a benchmark file."""
+    """Return the text for a benchmark file."""
     name, log = described.name, described.log
     head = [
         f"# Written by `recbench init` for {log.path}",
@@ -90,7 +93,7 @@ def _describe(described: LogDescription) -> str:
 
 
 def _write_dataset(described: LogDescription) -> list[str]:
-    """Return the lines of columns, options, times and rows with missing values."""
+    """Return the lines on columns, options, times and missing values."""
     chosen, log = described.chosen, described.log
     if chosen is None:
         return []
@@ -119,12 +122,15 @@ def _write_dataset(described: LogDescription) -> list[str]:
 
 
 def describe_no_rating(code: float, rows: int) -> str:
-    """Return a sentence about a value that usually means that there is no rating."""
+    """Return a sentence on a value usually meaning "no rating"."""
     return f"Rating {code:g} ({rows:,} rows) usually means no rating; it counts as any other."
 
 
 def _count_bad_rows(described: LogDescription, chosen: ChosenColumns) -> str:
-    """Return the numbers of broken lines and of rows with missing values; nothing where there are none."""
+    """Return the counts of broken lines and incomplete rows.
+
+    Rows with missing values are incomplete. Without such rows, the text is empty.
+    """
     rows, broken = described.rows, described.broken
     parts = [f"{broken:,} lines that are no rows"] if broken else []
     gaps = [one for one in chosen.columns.values() if one.present < rows]
@@ -136,7 +142,7 @@ def _is_category(column: ColumnFacts) -> bool:
 
 
 def _comment(column: ColumnFacts) -> str:
-    """Return what a comment says of a column, in one line."""
+    """Return a one-line comment on a column."""
     samples = " ".join(", ".join(text[:30] for text in column.samples).split())
     return f"{column.distinct:,} values such as {samples}"
 
@@ -153,7 +159,10 @@ def _write_times(described: LogDescription, chosen: ChosenColumns) -> list[str]:
 
 
 def _write_split(described: LogDescription) -> list[str]:
-    """Return the section `split`: by time where there are times, and by hash elsewhere."""
+    """Return the section `split`.
+
+    A log with times is split by time, another log by hash. A folder already divided keeps its parts.
+    """
     if described.chosen is None:
         return ["split:", "  protocol: given # the files name the part of each row"]
     if described.known_users is None:
@@ -178,7 +187,10 @@ def _write_split(described: LogDescription) -> list[str]:
 
 
 def _write_gates(described: LogDescription) -> str:
-    """Return the section `gates`: a log with times may have stopped."""
+    """Return the section `gates`; empty without times.
+
+    A log with times may have stopped: the gate warns about this.
+    """
     if described.known_users is None:
         return ""
     gate = make_age_gate(Split())
@@ -205,7 +217,7 @@ def _write_evaluation(described: LogDescription) -> str:
 
 
 def _choose_threshold(rating: ColumnFacts, no_rating: tuple[float, int] | None) -> float:
-    """Return a rating near four fifths of the scale, for a comment."""
+    """Return a comment's threshold, near four fifths of the scale."""
     assert rating.lowest is not None and rating.highest is not None
     highest = 10.0 if no_rating and no_rating[0] == rating.highest else rating.highest  # Jester's 99
     return round(2 * (0.8 * highest + 0.2 * max(rating.lowest, 0))) / 2

@@ -42,7 +42,7 @@ if __name__ != "flags":
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the command's parser."""
     flags = cli.Parser(__doc__ or "")
     add = flags.add_argument
     source = flags.add_mutually_exclusive_group(required=True)
@@ -55,7 +55,7 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Judge a published table, or update the board of a benchmark; print the board."""
+    """Judge a published table or update a board; print it."""
     if args.published:
         return print_published_board(args.published, paired=args.paired)
     if not args.warehouse:
@@ -72,7 +72,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def show_board(args: argparse.Namespace, benchmark: Benchmark, store: FileTables) -> int:
-    """Update the board in a warehouse, print it and write its page."""
+    """Update a warehouse's board, print it and write its page."""
     rating = benchmark.evaluation.task == "rating"
     log = open_folded_log(store, benchmark, Journal()) if rating else None
     fits = read_shown_fits(store, log) if log else pd.DataFrame()
@@ -89,7 +89,7 @@ def show_board(args: argparse.Namespace, benchmark: Benchmark, store: FileTables
 
 
 def board_facts(store: FileTables, board: BoardState, fits: pd.DataFrame) -> reports.BoardFacts:
-    """Return the content of the board page."""
+    """Return the board page's content."""
     trials = {model: one.to_search_trials() for model, one in board.searches.items()}
     searches = {model: search for model, search in trials.items() if search is not None}
     views, figures = read_views(store, board.name), draw_figures(fits)

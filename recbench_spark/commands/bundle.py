@@ -60,7 +60,7 @@ if __name__ != "flags":
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the command's parser."""
     flags = cli.Parser(__doc__ or "")
     add = flags.add_argument
     add("action", choices=["pack", "score", "accept", "retract"], help="what to do")
@@ -95,14 +95,14 @@ def year(text: str) -> int:
 
 
 def dims(text: str) -> int:
-    """Parse a number of factors."""
+    """Parse the number of a model's factors."""
     if not (text.isdecimal() and 1 <= int(text) < 2**31):
         raise argparse.ArgumentTypeError(f"'{text}' is not a number of factors, 1 or more")
     return int(text)
 
 
 def space(text: str) -> tuple[str, tuple[float, ...]]:
-    """Parse NAME=A,B: a setting and the values that were searched.
+    """Parse NAME=A,B: a setting and the values searched for it.
 
     >>> space("reg=0.01,0.1")
     ('reg', (0.01, 0.1))
@@ -120,12 +120,12 @@ def space(text: str) -> tuple[str, tuple[float, ...]]:
 
 
 DECISIONS = ("accept", "retract")
-"""Actions on a row of a board that need no benchmark."""
+"""Actions on a board's row; none needs a benchmark."""
 
 
 @pin_inputs()
 def main(args: argparse.Namespace) -> int:
-    """Run the action of the flags: pack, score, accept or retract."""
+    """Run the requested action: pack, score, accept or retract."""
     check_flags(args)
     check_files(args)
     if args.action in DECISIONS:
@@ -139,7 +139,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def decide(args: argparse.Namespace, store: FileTables) -> int:
-    """Accept or retract a row of a board."""
+    """Accept or retract a board's row."""
     decision = ACCEPTED if args.action == "accept" else RETRACTED
     print(f"{decision}: {decide_on_entry(store, args.entry, decision, args.why, args.who)}")
     return OK
@@ -165,7 +165,11 @@ def pack_or_score(args: argparse.Namespace, benchmark: Benchmark, store: FileTab
 
 
 def run_ranking_model(store: FileTables, day: date, journal: Journal, night: Benchmark) -> str:
-    """Run a night with one model and return its run_id. Raises DataError if the model fails."""
+    """Run a night with one model and return its run_id.
+
+    Raises:
+        DataError: the model fails.
+    """
     outcome = run_night(store, night, day, journal, force=True)
     for name, message in outcome.failed.items():
         raise DataError(f"bundle {name}: {message}")
@@ -173,7 +177,11 @@ def run_ranking_model(store: FileTables, day: date, journal: Journal, night: Ben
 
 
 def check_flags(args: argparse.Namespace) -> None:
-    """Check that the flags go together. Raises ConfigError."""
+    """Check that the flags go together.
+
+    Raises:
+        ConfigError: they do not.
+    """
     if args.action in DECISIONS and not (args.entry and (args.why or "").strip()):
         raise ConfigError(f"{args.action} needs --entry and --why", "entry_id is in the view board_best")
     if args.action not in DECISIONS and args.config is None:
@@ -193,10 +201,12 @@ def check_flags(args: argparse.Namespace) -> None:
 
 
 def check_files(args: argparse.Namespace) -> None:
-    """Check, before Spark starts, that the files to pack, score or decide on exist.
+    """Check the action's files before Spark starts.
+
+    The action packs, scores or decides on these files.
 
     Raises:
-        ConfigError: no warehouse, or an --output that is a file. MissingError: no such file or folder.
+        ConfigError: no warehouse, or an --output which is a file. MissingError: no such file or folder.
     """
     if args.action in DECISIONS or args.model:
         require_warehouse(args.warehouse)
@@ -211,7 +221,7 @@ def check_files(args: argparse.Namespace) -> None:
 
 
 def run_pack(store: FileTables, benchmark: Benchmark, log: FoldedLog, args: argparse.Namespace) -> Any:
-    """Pack a bundle of a model of this warehouse, or of a table made elsewhere."""
+    """Pack a warehouse's model, or a table made elsewhere."""
     if args.model:
         rows, fit = read_predictions(store, benchmark, log, args.model)
         facts = make_facts(benchmark, log, fit, args.who)
@@ -228,7 +238,7 @@ def run_pack(store: FileTables, benchmark: Benchmark, log: FoldedLog, args: argp
 
 
 def read_rows(store: FileTables, path: str, columns: Sequence[str], what: str) -> pa.Table:
-    """Read a table that was made elsewhere; by Spark, where it alone reads it."""
+    """Read a table made elsewhere, by Spark if need be."""
     try:
         return arrow_files.read_table(path, columns, what)
     except FallbackToSpark as error:
@@ -241,7 +251,7 @@ def read_rows(store: FileTables, path: str, columns: Sequence[str], what: str) -
 
 
 def add_flag_facts(facts: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
-    """Return the facts of a bundle with the year, factors and search of the flags."""
+    """Add year, factors and search from flags to the facts."""
     provenance: dict[str, Any] = {"year": datetime.now(UTC).year}
     provenance |= {key: value for key, value in facts.get("provenance", {}).items() if value is not None}
     if args.year is not None:

@@ -29,7 +29,7 @@ if __name__ != "flags":
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the command's parser."""
     flags = cli.Parser(__doc__ or "")
     add = flags.add_argument
     add("runs", nargs="*", metavar="RUN", help="run id, MODEL or MODEL@NIGHT of --warehouse")
@@ -47,7 +47,7 @@ def parser() -> cli.Parser:
 
 
 def _add_test_flags(flags: cli.Parser) -> None:
-    """Add the flags that choose what is tested, and how."""
+    """Add the flags which choose what is tested, and how."""
     add = flags.add_argument
     add("--baseline", help="model that all others are compared with (default: the last one)")
     add("--metrics", help="comma-separated, such as ndcg@10,recall (default: all)")
@@ -60,7 +60,7 @@ def _add_test_flags(flags: cli.Parser) -> None:
 
 
 def _add_output_flags(flags: cli.Parser) -> None:
-    """Add the flags that write files."""
+    """Add the flags for output files."""
     add = flags.add_argument
     add("--latex", metavar="FILE", help="write a table for a paper")
     add("--plot", metavar="FILE", help="write a picture: png, pdf or svg by its ending")
@@ -96,10 +96,10 @@ def main(args: argparse.Namespace) -> int:
 
 
 def check_flags(args: argparse.Namespace) -> None:
-    """Refuse flags that do not go together.
+    """Refuse flags which do not go together.
 
     Raises:
-        ConfigError: neither runs of a warehouse nor lists with a truth, or both.
+        ConfigError: neither runs in a warehouse nor lists with a truth, or both.
     """
     if bool(args.warehouse) == bool(args.lists):
         raise ConfigError(
@@ -126,7 +126,7 @@ def check_flags(args: argparse.Namespace) -> None:
 
 
 def parse_models(pairs: list[str]) -> dict[str, str]:
-    """Parse `NAME=PATH` pairs into the path of each model.
+    """Parse `NAME=PATH` pairs into a path for each model.
 
     Raises:
         ConfigError: no such pair, or a name twice.
@@ -143,7 +143,7 @@ def parse_models(pairs: list[str]) -> dict[str, str]:
 
 
 def _list_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of `evaluate` that the flags give."""
+    """Return the options which the flags pass to `evaluate`."""
     options = {
         "train": args.train,
         "columns": cli.parse_columns(args.columns, "user_id=userId,item_id=movieId") or None,

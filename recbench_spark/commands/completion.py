@@ -36,14 +36,14 @@ ZSH = "autoload -U +X bashcompinit && bashcompinit\n"
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the command's parser."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("shell", choices=["bash", "zsh", "fish"], help="shell that completes")
     return flags
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print the script."""
+    """Print the completion script."""
     flags = {name: list_flags(name) for name in list_commands()}
     if args.shell == "fish":
         print(write_fish(flags), end="")
@@ -53,7 +53,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def list_flags(command: str) -> list[str]:
-    """Return the long flags of a command."""
+    """Return a command's long flags."""
     made = make_parser(command)
     return [flag for action in made._actions for flag in action.option_strings if flag.startswith("--")]
 

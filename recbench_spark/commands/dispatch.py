@@ -1,4 +1,4 @@
-"""The command `recbench`: each job is a subcommand, and its help is printed before anything loads."""
+"""Start `recbench` subcommands, one per job; help loads nothing else."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ if TYPE_CHECKING:
 
 PROGRAM = "recbench"
 PARSER = re.compile(r"^def parser\(", re.MULTILINE)
-"""Function that the modules of commands have, and other modules of their folder lack."""
+"""Function in every command's module.
+
+Other modules in the folder lack it.
+"""
 
 
 def main() -> NoReturn:
-    """Run `recbench` with the words of the command line, and exit with its code."""
+    """Run `recbench` with the given words; exit with its code."""
     try:
         code = _answer(sys.argv[1:])
         sys.stdout.flush()
@@ -37,7 +40,10 @@ def main() -> NoReturn:
 
 
 def _answer(words: Sequence[str]) -> int:
-    """Print the help or the versions, or start a command, which ends the process itself."""
+    """Print the help or the versions, or start a command.
+
+    A started command ends the process itself.
+    """
     if not words or words[0] in ("-h", "--help", "help"):
         print(describe_commands())
         return OK if words else USAGE
@@ -54,7 +60,7 @@ def _answer(words: Sequence[str]) -> int:
 
 
 def start_command(name: str, words: Sequence[str]) -> NoReturn:
-    """Run a command; what its work needs is imported after its flags are read."""
+    """Run a command, importing its work after parsing its flags."""
     from recbench_spark import cli  # noqa: PLC0415
 
     sys.argv = [f"{PROGRAM} {name}", *words]
@@ -62,9 +68,9 @@ def start_command(name: str, words: Sequence[str]) -> NoReturn:
 
 
 def make_parser(name: str) -> Parser:
-    """Make the parser of a command, without what its work imports.
+    """Make a command's parser, without the imports for its work.
 
-    Its module runs under the name `flags`, and leaves out the block `if __name__ != "flags"`.
+    The module runs under the name `flags`, and leaves out the block `if __name__ != "flags"`.
     """
     path = f"{__package__}.{name}"
     loaded = sys.modules.get(path)
@@ -74,7 +80,7 @@ def make_parser(name: str) -> Parser:
 
 
 def list_commands() -> dict[str, str]:
-    """Return the first sentence of each command by its name; nothing is imported."""
+    """Return each command's first sentence by name, without imports."""
     files = resources.files(__package__ or "")
     texts = {
         Path(file.name).stem: file.read_text("utf-8") for file in files.iterdir() if _is_python(file.name)
@@ -91,7 +97,7 @@ def _read_summary(text: str) -> str:
 
 
 def describe_commands() -> str:
-    """Return the help of `recbench`."""
+    """Return the help text for `recbench`."""
     commands = list_commands()
     width = max(map(len, commands))
     lines = [f"  {name:{width}}  {summary}" for name, summary in commands.items()]
@@ -110,7 +116,10 @@ def describe_commands() -> str:
 
 
 def describe_versions() -> str:
-    """Return the version of each part, and of each missing one the command that installs it."""
+    """Return each part's version.
+
+    For a missing part, the text has the command which installs it.
+    """
     rows = [("recbench-spark", __version__), ("Python", sys.version.split()[0]), ("Java", find_java())]
     rows += [(name, find_version(name, "")) for name in CORE]
     rows += [(name, find_version(name, extra)) for extra in EXTRAS for name in list_packages(extra)]
@@ -118,7 +127,7 @@ def describe_versions() -> str:
 
 
 def find_version(package: str, extra: str) -> str:
-    """Return the version of a package, or how to install it."""
+    """Return a package's version, or how to install it."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -126,7 +135,7 @@ def find_version(package: str, extra: str) -> str:
 
 
 def find_java() -> str:
-    """Return the version of Java that Spark would start."""
+    """Return the Java version which Spark would start."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if java is None:

@@ -1,4 +1,4 @@
-"""Check a night without Spark: describe what it would do, and check that its inputs exist."""
+"""Describe a night without Spark, and check its inputs."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from recbench_spark.storage.local_files import describe_content
 from recbench_spark.storage.table_scans import find_partition
 
 MAX_CHECKED_TIMES = 100_000
-"""Most times of a log that are checked."""
+"""Most times in a log which are checked."""
 
 
 def dry_run(store_root: str, benchmark: Benchmark, logical_date: date, done: NightOutcome | None) -> str:
     """Describe what a night would do, without Spark.
 
     Raises:
-        ConfigError: a setting that cannot be. MissingError: a file that is not there, or not yet.
-        SchemaError: a table without a column that is needed, or vectors of two widths.
+        ConfigError: an impossible setting. MissingError: a file does not exist, or not yet.
+        SchemaError: a table lacks a needed column, or vectors have two widths.
     """
     from recbench_spark.night.benchmark_checks import check_night  # noqa: PLC0415
 
@@ -65,7 +65,11 @@ def dry_run(store_root: str, benchmark: Benchmark, logical_date: date, done: Nig
 
 
 def describe_model(model: ModelConfig) -> str | None:
-    """Check the files of a model and return its description; None if its name says all."""
+    """Check a model's files and describe it.
+
+    Returns:
+        The description; None if the model's name says all.
+    """
     from recbench_spark.models.adapters.model_adapter import make_adapter  # noqa: PLC0415
 
     try:
@@ -76,7 +80,7 @@ def describe_model(model: ModelConfig) -> str | None:
 
 
 def describe_curves(benchmark: Benchmark) -> list[str]:
-    """Return a line about the learning curves of the file, if it asks for some."""
+    """Return a line on the file's learning curves, if requested."""
     curve = benchmark.evaluation.learning_curve
     if curve is None:
         return []
@@ -88,7 +92,10 @@ def describe_curves(benchmark: Benchmark) -> list[str]:
 
 
 def check_inputs(benchmark: Benchmark) -> list[str]:
-    """Return a line with the number of rows for each input table. Raises errors for unusable tables."""
+    """Return a line with each input table's row count.
+
+    An unusable table raises its reader's error.
+    """
     paths = evaluation_paths(benchmark)
     lines = check_log(benchmark.dataset)
     _check_log_parts(benchmark)
@@ -106,14 +113,19 @@ REQUIRED_COLUMNS = {
     "item features": ("item_id",),
     "user features": ("user_id",),
 }
-"""Columns that the input tables of an evaluation must have, by their names in messages."""
+"""Columns which an evaluation's inputs must have.
+
+Messages use the same table names as these keys.
+"""
 
 
 def check_slice_tables(benchmark: Benchmark) -> list[str]:
-    """Return a line for each table of users or items that defines a slice.
+    """Return a line for each user or item slice table.
+
+    A slice table has ids and a column which divides them into slices.
 
     Raises:
-        MissingError: one is not there. SchemaError: it lacks its id, or the column that is cut by.
+        MissingError: the table does not exist. SchemaError: it lacks its id, or the column to cut by.
     """
     return [
         describe_table(f"slice {cut.key}", cut.path, (f"{cut.of[:-1]}_id", cut.column or cut.key))
@@ -123,10 +135,12 @@ def check_slice_tables(benchmark: Benchmark) -> list[str]:
 
 
 def check_log(dataset: Dataset) -> list[str]:
-    """Return the line of the log. A log that is a table must have the columns of the file.
+    """Return the log's line.
+
+    A log which is a table must have the columns named in the file.
 
     Raises:
-        MissingError: it is not. SchemaError: it lacks a column.
+        MissingError: the log does not exist. SchemaError: it lacks a column.
     """
     if not dataset.path:
         return []
@@ -146,19 +160,31 @@ def check_log(dataset: Dataset) -> list[str]:
 
 
 def _has_known_columns(dataset: Dataset) -> bool:
-    """Return whether the columns of a log are read without Spark; no header names those of JSON."""
+    """Return whether the log's columns can be read without Spark.
+
+    For JSON they cannot: no header names them.
+    """
     return dataset.is_headed and not dataset.options
 
 
 def _list_log_columns(dataset: Dataset) -> tuple[str, ...]:
-    """Return the columns that a log must have; of a nested field the outer one."""
+    """Return the columns required in a log.
+
+    For a nested field it is the outer column.
+    """
     named = {name: dataset.columns.get(name, name) for name in ("user_id", "item_id")}
     wanted = [*filter(None, {**named, **dataset.columns}.values()), *dataset.attributes]
     return tuple(str(name).split(".", maxsplit=1)[0] for name in wanted)
 
 
 def _check_log_parts(benchmark: Benchmark) -> None:
-    """Check the evaluated parts where the header shows that the log names no parts. Raises ConfigError."""
+    """Check the evaluated parts against a log without part column.
+
+    The log's header shows whether it has this column.
+
+    Raises:
+        ConfigError: an evaluated part exists only in a log with named parts.
+    """
     dataset = benchmark.dataset
     if not _has_known_columns(dataset):
         return
@@ -170,9 +196,13 @@ def _check_log_parts(benchmark: Benchmark) -> None:
 
 
 def _require_times(benchmark: Benchmark) -> None:
-    """Check that a log has times where a learning curve or a model needs them. Raises ConfigError.
+    """Check that a log has times where they are needed.
 
-    Only the header of a table is read; a night looks for rows without a time as well.
+    Learning curves and some models need them. Only a table's header is read; a night looks for rows without
+    a time as well.
+
+    Raises:
+        ConfigError: times are needed, and the log has none.
     """
     dataset, curve = benchmark.dataset, benchmark.evaluation.learning_curve
     needs = {
@@ -195,7 +225,11 @@ def _require_times(benchmark: Benchmark) -> None:
 
 
 def _check_reader(dataset: Dataset) -> None:
-    """Check that the format of the log fits its reader. Raises ConfigError."""
+    """Check that the log's format fits its reader.
+
+    Raises:
+        ConfigError: it does not.
+    """
     path, reader = str(dataset.path), dataset.reader
     if not dataset.is_headed:
         return
@@ -212,10 +246,13 @@ def _check_reader(dataset: Dataset) -> None:
 
 
 def _check_times(dataset: Dataset) -> None:
-    """Check the first times of a log that is a table. Tables that need Spark are skipped.
+    """Check the first times in a log table.
+
+    Tables which need Spark are skipped.
 
     Raises:
-        SchemaError, DataError: they are no times in `dataset.time_unit`; the hint names the unit that fits.
+        SchemaError, DataError: the values are no times in `dataset.time_unit`; the hint names the unit
+            which fits.
     """
     path, name = str(dataset.path), str(dataset.columns.get("event_time", "event_time"))
     with suppress(FallbackToSpark):
@@ -226,25 +263,28 @@ def _check_times(dataset: Dataset) -> None:
 
 
 def _check_movielens_times(dataset: Dataset) -> None:
-    """Check the first times of a MovieLens data set."""
+    """Check the first times in a MovieLens data set."""
     first = read_movielens_times(str(dataset.path), dataset.reader, MAX_CHECKED_TIMES + 1)
     if first:
         _check_first_times(dataset, *first)
 
 
 def _check_first_times(dataset: Dataset, path: str, name: str, times: pa.Array) -> None:
-    """Check up to MAX_CHECKED_TIMES times of a column; one more value means that the log has more rows."""
+    """Check up to MAX_CHECKED_TIMES times in a column.
+
+    A value beyond this number only shows the column's further rows.
+    """
     whole, all_bad = len(times) <= MAX_CHECKED_TIMES, dataset.bad_rows == "reject"
     check_times(times[:MAX_CHECKED_TIMES], name, dataset.time_unit, path, whole=whole, all_bad=all_bad)
 
 
 def _describe_model_tables(model: ModelConfig) -> list[str]:
-    """Return a line for each table of an external model."""
+    """Return a line for each table an external model reads."""
     lines = []
     for name in model.paths:
         path = attrgetter(name)(model)
         if path:
-            # No columns: a file of its own format, which the model checks itself.
+            # No columns: the file has its own format, which the model checks itself.
             columns = _list_columns(model, name)
             lines.append(describe_table(f"{model.name} {name}", path, columns, rows=bool(columns)))
     if isinstance(model, EmbeddingsModel):
@@ -262,10 +302,12 @@ def _list_columns(model: ModelConfig, name: str) -> tuple[str, ...]:
 
 
 def _describe_width(model: EmbeddingsModel) -> list[str]:
-    """Return a line with the width of the vectors of a model, from the first row of each table.
+    """Return a line with the width of a model's vectors.
+
+    The first row in each table gives the width.
 
     Raises:
-        SchemaError: users and items have vectors of different lengths.
+        SchemaError: users and items have vectors with different lengths.
     """
     items = (f"model {model.name}: items", model.items)
     users = (f"model {model.name}: users", model.users) if model.users else items

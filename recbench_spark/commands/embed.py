@@ -75,7 +75,7 @@ if __name__ != "flags":
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the command's parser."""
     flags = cli.Parser(__doc__ or "")
     add_warehouse(flags)
     source = flags.add_argument_group("the graph").add_mutually_exclusive_group()
@@ -89,7 +89,7 @@ def parser() -> cli.Parser:
 
 
 def _add_model_flags(flags: cli.Parser) -> None:
-    """Add the flags of the model."""
+    """Add the model's flags."""
     model = flags.add_argument_group("the model")
     add = model.add_argument
     add("--model", metavar="FILE", help="YAML file of layers; see docs/how_to/graph_embeddings.md")
@@ -108,7 +108,7 @@ def _add_model_flags(flags: cli.Parser) -> None:
 
 
 def _add_nearest_flags(flags: cli.Parser) -> None:
-    """Add the flags of the table of nearest nodes."""
+    """Add the flags for the table with nearest nodes."""
     near = flags.add_argument_group("nearest nodes, when all vectors exist; see docs/how_to/retrieval.md")
     add = near.add_argument
     add("--nearest", type=cli.parse_count, metavar="K", help="nodes of a list")
@@ -135,7 +135,7 @@ def _add_run_flags(flags: cli.Parser) -> None:
 
 
 def gate(text: str) -> Gate:
-    """Parse [SIDE:]FACT:below=X to a gate of a benchmark file."""
+    """Parse [SIDE:]FACT:below=X to a gate in a benchmark file."""
     *named, bound = text.split(":")
     kind, _, number = bound.partition("=")
     part, fact = ([None, *named])[-2:] if named else (None, "")
@@ -149,7 +149,7 @@ def gate(text: str) -> Gate:
 
 
 def widths(text: str) -> tuple[int, ...]:
-    """Parse the widths of layers such as 128,64."""
+    """Parse layer widths such as 128,64."""
     try:
         numbers = tuple(int(part) for part in text.split(","))
     except ValueError:
@@ -192,10 +192,12 @@ def main(args: argparse.Namespace) -> int:
 
 
 def choose_graph_runner(args: argparse.Namespace, source: GraphSource | None) -> tuple[EngineChoice, int]:
-    """Choose the runner by the edges of a graph; without a source by a table of the warehouse.
+    """Choose the runner by a graph's number of edges.
+
+    If no source is given, a table in the warehouse has the edges.
 
     Raises:
-        ConfigError: `--engine local`, and only Spark can do this.
+        ConfigError: `--engine local` for a job which only Spark can do.
     """
 
     def count() -> int:
@@ -217,7 +219,7 @@ def embed_graph(
     near: NearestNodes | None,
     journal: Journal,
 ) -> int:
-    """Build the graph, explain the costs or compute embeddings, and print the result."""
+    """Build the graph, explain costs or embed, print the result."""
     files_folder(store)
     check_previous(store.root, args.previous)
     settings = settings or read_source(args, store)
@@ -233,7 +235,10 @@ def embed_graph(
 
 
 def read_source(args: argparse.Namespace, store: FileTables) -> GraphModel:
-    """Return the model of the flags over a split, or over neighbourhoods, of the warehouse."""
+    """Return the flags' model, with its graph from the warehouse.
+
+    The graph is a split or neighbourhoods.
+    """
     name = args.neighbourhoods
     named = split_source(store, args.split) if args.split else neighbourhood_source(store, name)
     source = named.model_dump(exclude_defaults=True)
@@ -241,7 +246,7 @@ def read_source(args: argparse.Namespace, store: FileTables) -> GraphModel:
 
 
 def check_names(args: argparse.Namespace) -> None:
-    """Check, before Spark starts, that the warehouse has the named rows, and that the file of ids exists.
+    """Before Spark starts, check warehouse names and the id file.
 
     Raises:
         ConfigError: no such split, neighbourhoods or earlier model. MissingError: no such file.
@@ -257,10 +262,10 @@ def check_names(args: argparse.Namespace) -> None:
 
 
 def check_previous(root: str, previous: str | None) -> None:
-    """Refuse the name of an earlier model that a warehouse does not have.
+    """Refuse an earlier model which the warehouse does not have.
 
     Raises:
-        ConfigError: there is no such model; the hint names the nearest one.
+        ConfigError: the warehouse has no such model; the hint names the nearest one.
     """
     known = list_folders(join_uri(root, FOLDER, MODELS)) if previous else []
     if previous and previous not in known:
@@ -268,7 +273,10 @@ def check_previous(root: str, previous: str | None) -> None:
 
 
 def check_settings(settings: GraphModel | None, near: NearestNodes | None) -> None:
-    """Check, before Spark starts, the known graph, features and weights, and the lists' index."""
+    """Check the graph, features, weights and the lists' index.
+
+    Settings which are known before Spark starts are checked here.
+    """
     if settings is not None:
         check_graph_source(settings.graph)
         read_layers(settings)
@@ -277,10 +285,13 @@ def check_settings(settings: GraphModel | None, near: NearestNodes | None) -> No
 
 
 def check_graph_source(source: GraphSource) -> None:
-    """Check, before Spark starts, that edges and node tables can be read. Only their heads are read.
+    """Check that edges and node tables can be read.
+
+    Only the heads are read, before Spark starts.
 
     Raises:
-        MissingError: one is not there. DataError, SchemaError: it is of another format, or lacks a column.
+        MissingError: a table does not exist. DataError, SchemaError: a table has another format, or lacks a
+            column.
     """
     for path in (source.edges, *source.nodes.values()):
         if "://" not in path:
@@ -295,7 +306,10 @@ def compute_embeddings(
     journal: Journal,
     near: NearestNodes | None,
 ) -> int:
-    """Print the costs, compute the layers and nearest nodes, report the drift and apply the gates."""
+    """Print the costs, then compute the layers and nearest nodes.
+
+    Afterwards, the job reports the drift and applies the gates.
+    """
     if args.explain:  # needs no lock, and leaves no files
         with hold_private_folder(prepared.model.folder) as folder:
             model = replace(prepared.model, folder=folder)
@@ -316,7 +330,11 @@ def compute_embeddings(
 def print_costs(
     args: argparse.Namespace, store: FileTables, prepared: PreparedGraphModel, journal: Journal
 ) -> PreparedGraphModel:
-    """Print the costs of a model. Return it with the vectors that it takes over from an earlier night."""
+    """Print a model's costs.
+
+    Returns:
+        The model, with the vectors which it takes over from an earlier night.
+    """
     cores, rates, sentence = store.engine.cores, fit_rates(store), ""
     if args.previous:
         prepared, sentence = plan_refresh(store, prepared, args.previous, rates, journal)
@@ -328,12 +346,13 @@ def print_costs(
 
 
 def require_folder(warehouse: str) -> None:
-    """Refuse a warehouse where tasks cannot write files, or whose storage does not answer.
+    """Refuse a warehouse whose storage cannot take the tasks' files.
 
-    A schema of Spark's own catalog is looked at when Spark has started.
+    A storage without an answer is refused too. A schema in Spark's own catalog is checked later, once Spark
+    has started.
 
     Raises:
-        ConfigError: it is another catalog, or on a storage that is read and written by Java alone.
+        ConfigError: the warehouse is another catalog, or on a storage which only Java reads and writes.
         StoreError: the object storage does not answer, or refuses.
     """
     if not may_have_files(warehouse):
@@ -345,7 +364,10 @@ def require_folder(warehouse: str) -> None:
 
 
 def make_document(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the flags as keys of a model file. Flags that are not set have no key."""
+    """Return the flags as keys for a model file.
+
+    An unset flag has no key.
+    """
     graph = make_graph_document(args)
     features = {**parse_features(args.features), "side": args.features_side, "missing": args.missing}
     document = {
@@ -366,10 +388,10 @@ def make_document(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def make_nearest_settings(args: argparse.Namespace) -> NearestNodes | None:
-    """Return the settings of nearest nodes, or None without --nearest.
+    """Return the settings for nearest nodes, or None without --nearest.
 
     Raises:
-        ConfigError: a flag of the lists without --nearest, or a setting that the index does not have.
+        ConfigError: a flag for the lists without --nearest, or a setting which the index does not have.
     """
     more = drop_missing({"similarity": args.nearest_similarity, "side": args.nearest_side})
     if args.nearest is None:
@@ -387,7 +409,7 @@ def make_nearest_settings(args: argparse.Namespace) -> NearestNodes | None:
 
 
 def parse_features(text: str | None) -> dict[str, Any]:
-    """Parse --features to keys of the section `features`."""
+    """Parse --features to keys in the section `features`."""
     if text is None:
         return {}
     if is_remote(text):
@@ -403,7 +425,7 @@ def parse_features(text: str | None) -> dict[str, Any]:
 
 
 def make_layers(args: argparse.Namespace) -> tuple[dict[str, Any], ...] | None:
-    """Return layers with equal settings, or None if no flag describes them."""
+    """Return equal layers, or None if no flag describes them."""
     alike = drop_missing({"form": args.form, "aggregator": args.aggregator, "hidden": args.hidden})
     if not alike and not args.widths:
         return None
@@ -411,14 +433,14 @@ def make_layers(args: argparse.Namespace) -> tuple[dict[str, Any], ...] | None:
 
 
 def make_settings(args: argparse.Namespace, keys: dict[str, Any]) -> GraphModel:
-    """Return the model of the flags and, if there is one, of the model file."""
+    """Return the model from flags and an optional model file."""
     if args.model:
         return load_model(args.model, keys)
     return parse(GraphModel, keys, "flags")
 
 
 def describe_run(args: argparse.Namespace, settings: GraphModel | None) -> str:
-    """Describe what would be done, without Spark."""
+    """Describe the planned work, without Spark."""
     if settings is None:
         named = f"training part of split {args.split}" if args.split else f"lists {args.neighbourhoods}"
         return f"graph      {named}\nwarehouse  {args.warehouse}"
@@ -433,14 +455,17 @@ def describe_run(args: argparse.Namespace, settings: GraphModel | None) -> str:
 
 
 def describe_nearest(near: NearestNodes | None) -> str:
-    """Return a line on the lists of nearest nodes; an empty text without lists."""
+    """Return a line on the nearest-node lists; empty without lists."""
     if near is None:
         return ""
     return f"\nnearest    {near.count} of each node through {near.index.kind}, {near.similarity}"
 
 
 def print_location(root: str, prepared: PreparedGraphModel) -> None:
-    """Print the table of the embeddings, a query for it, and how to measure vectors of users and items."""
+    """Print the embeddings' table and a query for it.
+
+    The text also says how to measure vectors for users and items.
+    """
     name, table = prepared.model.model_id, "embeddings"
     if prepared.model.embeddings is None:
         table = "graph_vectors"
@@ -456,7 +481,7 @@ def print_location(root: str, prepared: PreparedGraphModel) -> None:
 
 
 def print_nearest_location(root: str, name: str) -> None:
-    """Print the table of nearest nodes and a query for it."""
+    """Print the nearest nodes' table and a query for it."""
     query = f"SELECT * FROM nearest_nodes WHERE nearest_id = '{name}' LIMIT 10"
     print(f"nearest nodes {name}: table nearest_nodes in {root}; ask in SQL:")
     print(f"  {query_command(root, query)}")

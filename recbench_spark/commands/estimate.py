@@ -56,7 +56,7 @@ if __name__ != "flags":
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the command's parser."""
     flags = cli.Parser(__doc__ or "")
     add = flags.add_argument
     cli.add_flags(flags, "warehouse")
@@ -88,19 +88,19 @@ def parser() -> cli.Parser:
 
 MAX_WEIGHT = 100.0
 MAX_ITEMS = 10**9
-"""Most items among which a uniform policy chooses; as in a graph."""
+"""Most items under a uniform policy, as in a graph."""
 
 MATRIX_DEFAULTS: dict[str, Any] = {"log": None, "propensities": None, "floor": None, "bootstrap": 1000}
 ROUNDS_DEFAULTS: dict[str, Any] = {
     "reader": "table", "uniform": None, "policy": None, "policy_log": None,
     "clip": MAX_WEIGHT, "switch": MAX_WEIGHT, "shrink": MAX_WEIGHT,
 }  # fmt: skip
-"""Flags of one kind of input, with their defaults."""
+"""Flags for one kind of input, with their defaults."""
 
 
 @pin_inputs()
 def main(args: argparse.Namespace) -> int:
-    """Check the flags, read the tables, estimate, write and print the results."""
+    """Check flags, read tables, estimate, write and print the results."""
     args = fill_defaults(args)
     check_flags(args)
     name = f"model {args.model}: {describe_estimate(args)}"
@@ -116,7 +116,11 @@ def main(args: argparse.Namespace) -> int:
 
 
 def count_rows(args: argparse.Namespace) -> int:
-    """Return about how many rows the tables have. Raises FallbackToSpark: Spark must read one."""
+    """Return roughly how many rows the tables have.
+
+    Raises:
+        FallbackToSpark: Spark must read a table.
+    """
     return sum(_count_table(args, path) for path in list_paths(args).values())
 
 
@@ -130,7 +134,7 @@ def _count_table(args: argparse.Namespace, path: str) -> int:
 
 
 def list_paths(args: argparse.Namespace) -> dict[str, str]:
-    """Return the tables that the flags name."""
+    """Return the tables named by the flags."""
     names = ("matrix", "log", "propensities", "rounds", "policy", "policy_log")
     return {name: path for name in names if (path := getattr(args, name))}
 
@@ -144,7 +148,11 @@ def publish_estimate(args: argparse.Namespace, store: FileTables) -> int:
 
 
 def fill_defaults(args: argparse.Namespace) -> argparse.Namespace:
-    """Return the flags with their defaults. Raises ConfigError for a flag that would have no effect."""
+    """Return the flags with their defaults.
+
+    Raises:
+        ConfigError: a flag would have no effect.
+    """
     kind, other = ("matrix", "rounds") if args.matrix else ("rounds", "matrix")
     flags = {"matrix": MATRIX_DEFAULTS, "rounds": ROUNDS_DEFAULTS}
     for name in flags[other]:
@@ -155,7 +163,11 @@ def fill_defaults(args: argparse.Namespace) -> argparse.Namespace:
 
 
 def check_flags(args: argparse.Namespace) -> None:
-    """Check that the flags agree and that their values make sense. Raises ConfigError."""
+    """Check that flags agree and their values make sense.
+
+    Raises:
+        ConfigError: they do not.
+    """
     for name in (args.model, args.suite):
         cli.check_name(name)
     if args.matrix and not args.propensities:
@@ -181,13 +193,13 @@ def check_flags(args: argparse.Namespace) -> None:
 
 
 def make_bootstrap(args: argparse.Namespace) -> Bootstrap:
-    """Return the settings of the bootstrap: replicates, and the level of the intervals."""
+    """Return the bootstrap's replicates and its interval level."""
     settings = {"replicates": args.bootstrap, "level": args.level}
     return parse(Bootstrap, settings, f"--bootstrap {args.bootstrap} --level {args.level:g}")
 
 
 def describe_estimate(args: argparse.Namespace) -> str:
-    """Describe what is estimated."""
+    """Describe the planned estimate."""
     if args.matrix:
         known = f"ratings of {args.log or args.matrix}, propensities {args.propensities}"
         return f"mse and mae over the cells of {args.matrix} from {known}"
@@ -195,10 +207,10 @@ def describe_estimate(args: argparse.Namespace) -> str:
 
 
 def check_tables(args: argparse.Namespace) -> list[str]:
-    """Return a line for each table that the flags name.
+    """Return a line for each table named by the flags.
 
     Raises:
-        MissingError: one is not there. SchemaError: it lacks a column.
+        MissingError: a table does not exist. SchemaError: a table lacks a column.
     """
     own = args.reader == "table"
     logged = ("reward", "propensity") if own else ()
@@ -216,14 +228,14 @@ def check_tables(args: argparse.Namespace) -> list[str]:
 
 
 def policy_name(args: argparse.Namespace) -> str:
-    """Return the name of the policy in the definition."""
+    """Return the policy's name in the definition."""
     if args.uniform:
         return f"uniform_{args.uniform}"
     return "estimated_from_its_log" if args.policy_log else "table" if args.policy else "given"
 
 
 def run_matrix(engine: Engine, args: argparse.Namespace) -> Result:
-    """Read a matrix, ratings and propensities, and estimate the errors."""
+    """Estimate errors from a matrix, ratings and propensities."""
     matrix = open_input(engine, args.matrix, ("user_id", "item_id", "prediction"), "matrix")
     log = args.log and open_input(engine, args.log, ("user_id", "item_id", "rating"), "log")
     text = _find_text(args, args.propensities, engine)
@@ -249,13 +261,16 @@ def run_rounds(engine: Engine, args: argparse.Namespace) -> Result:
 
 
 def open_rounds(engine: Engine, args: argparse.Namespace, path: str) -> InputRows:
-    """Open rounds as rows with the columns reward and propensity."""
+    """Open rounds as rows with columns reward and propensity."""
     text = _find_text(args, path, engine)
     return open_input(engine, path, (), "rounds") if text is None else text.open(engine)
 
 
 def _find_text(args: argparse.Namespace, path: str, engine: Engine | None = None) -> TextInput | None:
-    """Return an input whose layout is that of a published data set; None for a table."""
+    """Return an input in a published layout; None for tables.
+
+    A published data set defines such a layout.
+    """
     if path == args.propensities and path.endswith(".ascii"):
         return find_propensities(path, engine)
     if args.reader == "open_bandit" and path in (args.rounds, args.policy_log):
@@ -264,7 +279,10 @@ def _find_text(args: argparse.Namespace, path: str, engine: Engine | None = None
 
 
 def identify_run(store: FileTables, args: argparse.Namespace) -> dict[str, Any]:
-    """Return the columns of this estimate in `runs`. Runs of the same input are comparable."""
+    """Return this estimate's columns in `runs`.
+
+    Runs with the same input are comparable.
+    """
     paths = {
         name: getattr(args, name) for name in ("matrix", "log", "propensities", "policy", "policy_log")
     }
@@ -287,7 +305,7 @@ def identify_run(store: FileTables, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def print_estimates(store: FileTables, run_id: str) -> None:
-    """Print the estimates and the results of the checks."""
+    """Print the estimates and the checks' results."""
     names = ["metric", "estimator", "value", "stderr", "ci_low", "ci_high", "n", "definition"]
     metrics, checks = (store.read_run(name, run_id) for name in ("metrics", "checks"))
     rows = metrics.select(names).to_pandas().sort_values(["metric", "estimator"])

@@ -68,7 +68,7 @@ if __name__ != "flags":
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the command's parser."""
     flags = cli.Parser(__doc__ or "")
     add = flags.add_argument
     cli.add_flags(flags, "warehouse")
@@ -93,7 +93,7 @@ def parser() -> cli.Parser:
 
 
 def _add_run_flags(flags: cli.Parser) -> None:
-    """Add the flags that name the run, choose the engine, and look before the work."""
+    """Add flags for the run's name, engine and dry run."""
     add = flags.add_argument
     add("--model-id", metavar="ID", help="with --embeddings WAREHOUSE: the model, where it has several")
     add("--dataset", help="name under which runs are compared (default: the truth's path)")
@@ -103,7 +103,7 @@ def _add_run_flags(flags: cli.Parser) -> None:
 
 
 def _add_metric_flags(flags: cli.Parser) -> None:
-    """Add the flags of metrics and definitions."""
+    """Add the flags for metrics and definitions."""
     add = flags.add_argument
     add("--k", type=cli.parse_cutoffs, default=EvaluationRequest.k, help="cut-offs, e.g. 1,3,10")
     default = ",".join(DEFAULT_METRICS)
@@ -121,12 +121,15 @@ def _add_metric_flags(flags: cli.Parser) -> None:
 
 
 MAX_QUANTILES = 10_000
-"""Most bins of predictions. Each bin adds rows to `metrics`, and its edges are sent to every task."""
+"""Most bins for predictions.
+
+Each bin adds rows to `metrics`, and every task receives the bin edges.
+"""
 
 
 @pin_inputs()
 def main(args: argparse.Namespace) -> int:
-    """Check the flags, choose the engine, evaluate the tables, write and print the results."""
+    """Check the flags, choose an engine, evaluate, write and print."""
     kind = next(name for name in KINDS if getattr(args, name))
     _take_stored_vectors(args)
     definition = check_flags(args, kind)
@@ -165,7 +168,7 @@ def _evaluate_locally(args: argparse.Namespace, kind: str, run: dict[str, Any]) 
 
 
 def _evaluate_on_spark(args: argparse.Namespace, kind: str, run: dict[str, Any]) -> int:
-    # Here: none of this is needed for small tables.
+    # Imported here: small tables need none of these modules.
     from recbench_spark.runtime.session import get_session  # noqa: PLC0415
     from recbench_spark.sources.identity import identity  # noqa: PLC0415
     from recbench_spark.sources.input_rows import open_input  # noqa: PLC0415
@@ -194,7 +197,7 @@ def _publish(store: FileTables, result: Any, run: dict[str, Any]) -> None:
 
 
 def check_flags(args: argparse.Namespace, kind: str) -> Definition:
-    """Check the flags against each other and return the definition of the metrics."""
+    """Check the flags together; return the metrics' definition."""
     for name in (args.model, args.suite):
         cli.check_name(name)
     _refuse_unused(args, kind)
@@ -211,7 +214,9 @@ def check_flags(args: argparse.Namespace, kind: str) -> Definition:
 
 
 def _take_stored_vectors(args: argparse.Namespace) -> None:
-    """Put the two tables of a model of a warehouse in the place of the warehouse, or of its table.
+    """Replace a warehouse in --embeddings by a model's two tables.
+
+    A path to the warehouse's own table is replaced as well.
 
     Raises:
         ConfigError: the warehouse has no such model, or --model-id is used with other tables.
@@ -226,7 +231,10 @@ def _take_stored_vectors(args: argparse.Namespace) -> None:
 
 
 def _check_sides(args: argparse.Namespace) -> None:
-    """Check that --embeddings has two tables, or with --pairs the table of items alone."""
+    """Check the number of tables in --embeddings.
+
+    Users and items are two tables; with --pairs, only the items' table is allowed.
+    """
     count, expected = len(args.embeddings or ()), 1 if args.pairs else 2
     if args.pairs and not args.embeddings:
         raise ConfigError("--pairs is for embeddings", "--embeddings ITEMS --pairs PAIRS")
@@ -242,7 +250,11 @@ def _check_sides(args: argparse.Namespace) -> None:
 
 
 def _refuse_unused(args: argparse.Namespace, kind: str) -> None:
-    """Refuse flags that would have no effect. Raises ConfigError."""
+    """Refuse flags without effect.
+
+    Raises:
+        ConfigError: the flag belongs to another kind of input.
+    """
     ranking = {
         "--truth": args.truth, "--train": args.train, "--metrics": args.metrics, "--set": args.set,
         "--preset": args.preset, "--curve": args.curve, "--cut": args.cut,
@@ -266,7 +278,7 @@ def _refuse_unused(args: argparse.Namespace, kind: str) -> None:
 
 
 def make_request(args: argparse.Namespace, kind: str) -> EvaluationRequest:
-    """Return the options that the flags give."""
+    """Return the evaluation options in the flags."""
     return EvaluationRequest(
         features_name=Path(args.features).stem if args.features else "",
         k=read_cutoffs(args),
@@ -280,17 +292,20 @@ def make_request(args: argparse.Namespace, kind: str) -> EvaluationRequest:
 
 
 def read_cutoffs(args: argparse.Namespace) -> tuple[int, ...]:
-    """Return the cut-offs; with --curve all from 1 to the largest."""
+    """Return the cut-offs; with --curve all from 1 upwards.
+
+    The largest cut-off ends the curve.
+    """
     return cli.expand_curve(args.k) if args.curve else tuple(args.k)
 
 
 def read_columns(args: argparse.Namespace) -> ColumnNames:
-    """Return the names of columns that the flag gives."""
+    """Return the column names in the flag."""
     return ColumnNames(cli.parse_columns(args.columns, "user_id=userId,item_id=movieId"))
 
 
 def read_views(args: argparse.Namespace) -> Views:
-    """Return the bins, thresholds and false-positive rates of predictions."""
+    """Return the bins, thresholds and false-positive rates for predictions."""
     if len(args.fpr) != 2:
         raise ConfigError(f"--fpr: {len(args.fpr)} numbers, expected two", "e.g. --fpr 0,0.1")
     if args.quantiles > MAX_QUANTILES:
@@ -306,8 +321,8 @@ def evaluate_tables(
     Args:
         args: the flags.
         kind: one of KINDS.
-        read: function of a path, the needed columns and a name for messages; returns the table.
-        scratch: folder for files that workers map, where they are those of Spark.
+        read: returns a table from its path, the needed columns and a name for messages.
+        scratch: folder for files which workers map, where Spark runs the workers.
     """
     request, inputs, columns = make_request(args, kind), _name_tables(args), read_columns(args)
     tables = {name: read(path, table_columns(name), name, columns) for name, path in inputs.items()}
@@ -330,7 +345,10 @@ def evaluate_tables(
 
 
 def _name_tables(args: argparse.Namespace) -> dict[str, str]:
-    """Return the paths of the tables by the names that readers and errors use."""
+    """Return the tables' paths by name.
+
+    Readers and errors use the same names.
+    """
     flags = ("truth", "pairs", "lists", "scores", "predictions", "train", "candidates", "features")
     paths = {name: getattr(args, name) for name in flags if getattr(args, name)}
     sides = ("items",) if args.pairs else SIDES
@@ -338,12 +356,12 @@ def _name_tables(args: argparse.Namespace) -> dict[str, str]:
 
 
 def _side_paths(args: argparse.Namespace) -> list[str]:
-    """Return the two paths whose rows are multiplied with each other."""
+    """Return the two paths whose rows are multiplied together."""
     return [args.pairs or args.embeddings[0], args.embeddings[-1]] if args.embeddings else []
 
 
 def input_paths(args: argparse.Namespace) -> dict[str, str]:
-    """Return the paths of the input tables by their names."""
+    """Return the input tables' paths by name."""
     inputs = {name: getattr(args, name) for name in ("train", "candidates", "features", *KINDS)}
     inputs = {"truth": args.truth or args.pairs, **inputs}
     return {
@@ -355,7 +373,13 @@ def input_paths(args: argparse.Namespace) -> dict[str, str]:
 
 
 def check_headers(args: argparse.Namespace) -> None:
-    """Check columns and widths of vectors. Raises SchemaError; tables that need Spark are skipped."""
+    """Check columns and vector widths.
+
+    Tables which need Spark are skipped.
+
+    Raises:
+        SchemaError: a column is missing, or widths differ.
+    """
     values = {
         "scores": ("score",),
         "predictions": ("prediction", "outcome", *([args.slice] if args.slice else [])),
@@ -373,14 +397,20 @@ def check_headers(args: argparse.Namespace) -> None:
 
 
 def select_metrics(args: argparse.Namespace, kind: str) -> tuple[str, ...]:
-    """Return the metrics of the flags, or the defaults; lists have no AUC by default."""
+    """Return the requested metrics, or the defaults.
+
+    Lists have no AUC by default.
+    """
     if args.metrics is not None:
         return cli.parse_names(args.metrics, "--metrics")
     return tuple(name for name in DEFAULT_METRICS if kind != "lists" or name != "auc")
 
 
 def _identify_run(args: argparse.Namespace, kind: str, definition: Definition) -> dict[str, Any]:
-    """Return the columns of this evaluation in `runs`, without the identity of its inputs."""
+    """Return this evaluation's columns in `runs`.
+
+    The inputs' identity is not among them.
+    """
     return {
         "suite": args.suite,
         "logical_date": args.logical_date or date.today(),
@@ -400,7 +430,10 @@ def _identify_run(args: argparse.Namespace, kind: str, definition: Definition) -
 
 
 def _list_moved(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the flags that move a number and are not at their default, which enters no key."""
+    """Return the changed flags which can move a number.
+
+    A flag at its default does not enter the run's key.
+    """
     defaults = {
         "metrics": None, "similarity": EvaluationRequest.similarity, "bootstrap": Bootstrap().replicates,
         "curve": False, "cut": False, **asdict(Views()),
@@ -411,7 +444,7 @@ def _list_moved(args: argparse.Namespace) -> dict[str, Any]:
 def print_results(
     metrics: pa.Table, checks: pa.Table, run_id: str, root: str, slice_by: str | None = None
 ) -> None:
-    """Print the overall metrics, those of each slice by a column, and the failed checks."""
+    """Print overall metrics, a column's slices, and failed checks."""
     numbers = metrics.to_pandas()
     numbers = numbers[numbers.slice_key.isna() | numbers.slice_key.isin(("fpr", "threshold", slice_by))]
     words = numbers[["metric", "slice_key", "slice_value"]].fillna("").agg(" ".join, axis=1)

@@ -1,4 +1,4 @@
-"""Flags that name and read a graph, for `embed` and `neighbourhoods`."""
+"""Define the flags for graphs in `embed` and `neighbourhoods`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from recbench_spark.errors import ConfigError
 
 
 def add_warehouse(flags: cli.Parser) -> None:
-    """Add `--warehouse` of commands whose tasks write files."""
+    """Add `--warehouse` for commands whose tasks write files."""
     text = "folder of the tables that driver and workers see, or s3://BUCKET/FOLDER"
     cli.add_flags(flags, "warehouse", help=text)
 
@@ -34,7 +34,10 @@ def add_graph_flags(flags: cli.Parser) -> None:
 
 
 def make_graph_document(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the flags of `add_graph_flags` as keys of `GraphSource`; None for flags that are not set."""
+    """Return the flags from `add_graph_flags` as `GraphSource` keys.
+
+    A flag which is not set becomes None.
+    """
     columns = cli.parse_columns(args.columns, "src=user,dst=item")
     return {
         "edges": args.edges,
@@ -53,7 +56,7 @@ def make_graph_document(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def drop_missing(keys: dict[str, Any]) -> dict[str, Any]:
-    """Return the keys that have a value."""
+    """Return the keys which have a value."""
     return {key: value for key, value in keys.items() if value not in (None, {}, ())}
 
 

@@ -43,7 +43,7 @@ if __name__ != "flags":
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the command's parser."""
     flags = cli.Parser(__doc__ or "")
     add = flags.add_argument
     add("--log", required=True, metavar="PATH", help="interactions: a file, or a folder")
@@ -65,7 +65,10 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Look at the log, print what was taken, write the benchmark file."""
+    """Look at the log, print the choices, write a benchmark.
+
+    The benchmark is a file which runs as it is.
+    """
     name = args.name or name_log(args.log)
     cli.check_name(name)
     output = Path(args.output or f"{name}.yaml")
@@ -83,7 +86,10 @@ def main(args: argparse.Namespace) -> int:
 
 
 def describe_log(args: argparse.Namespace, name: str, output: str) -> LogDescription:
-    """Look at the log, and print what was taken for users, items, ratings and times."""
+    """Look at the log, and print the columns chosen.
+
+    The chosen columns hold users, items, ratings and times.
+    """
     separator = args.separator.replace("\\t", "\t") if args.separator else None
     header = None if args.header is None else args.header == "yes"
     log = open_log_file(args.log, separator, header=header, encoding=args.encoding)
@@ -126,7 +132,10 @@ def describe_log(args: argparse.Namespace, name: str, output: str) -> LogDescrip
 
 
 def describe_choice(path: str, rows: int, columns: Sequence[ColumnFacts], chosen: ChosenColumns) -> str:
-    """Return the evidence: a row for each column that was taken, and the columns that were not."""
+    """Return the evidence for the chosen columns.
+
+    Each chosen column has a row. The other columns are named as well.
+    """
     table: list[tuple[str, ...]] = [("", "column", "values", "distinct", "from", "to", "such as")]
     for role in FLAGS:
         column = chosen.columns.get(role)
@@ -141,7 +150,10 @@ def describe_choice(path: str, rows: int, columns: Sequence[ColumnFacts], chosen
 
 
 def _describe_rest(column: ColumnFacts, chosen: ChosenColumns) -> str:
-    """Return the name of a column that was not taken; with its flag where its values may be ratings."""
+    """Return the name of a column which was not chosen.
+
+    The flag for ratings follows where the column's values may be ratings.
+    """
     if "rating" in chosen.columns or not may_be_rating(column):
         return column.name
     ends = f"{_format(column.lowest)} to {_format(column.highest)}"

@@ -13,7 +13,7 @@ from recbench_spark.storage.local_files import bare_name, data_files, has_delta_
 
 
 def log_settings(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the flags as the section `dataset` of a benchmark file.
+    """Return the flags as a benchmark file's section `dataset`.
 
     Raises:
         ConfigError: --columns is not a list of NAME=COLUMN.
@@ -27,13 +27,13 @@ def log_settings(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def name_log(path: str) -> str:
-    """Return a name for a benchmark of a log: that of its file, without endings."""
+    """Return a benchmark name: the log's file name, without endings."""
     stem = bare_name(str(Path(path).absolute()))
     return re.sub(r"[^A-Za-z0-9_-]", "_", re.sub(r"(?<=.)\.\w+$", "", stem).lstrip("._-"))[:64] or "log"
 
 
 def guess_reader(path: str) -> str:
-    """Return the reader that fits the name or the content of a path."""
+    """Return the reader which fits a path's name or content."""
     if has_delta_log(path):
         return "delta"
     if text_separator(path):

@@ -48,7 +48,7 @@ if __name__ != "flags":
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the command's parser."""
     flags = cli.Parser(__doc__ or "")
     add = flags.add_argument
     cli.add_flags(flags, "warehouse")
@@ -64,11 +64,14 @@ def parser() -> cli.Parser:
 
 
 MIN_VACUUM_HOURS = 24
-"""Fewest hours for a vacuum: a night may still read or write younger files."""
+"""Fewest hours for a vacuum.
+
+A night may still read or write younger files.
+"""
 
 
 def main(args: argparse.Namespace) -> int:
-    """Check the flags, then migrate, remove old files and compact tables."""
+    """Check the flags, migrate, remove old files, compact tables."""
     check_flags(args)
     require_warehouse(args.warehouse)
     chosen = choose_job_runner(args.engine, args.warehouse, count_no_log, tuple(TABLES.values()))
@@ -98,7 +101,11 @@ def maintain(args: argparse.Namespace, store: FileTables) -> int:
 
 
 def check_flags(args: argparse.Namespace) -> None:
-    """Check the flags. Raises ConfigError for values that make no sense."""
+    """Check the flags' values.
+
+    Raises:
+        ConfigError: a value makes no sense.
+    """
     if not (args.migrate or args.optimize or args.keep_days is not None or args.vacuum_hours is not None):
         raise ConfigError("nothing to do", "--migrate, --keep-days N, --optimize, --vacuum-hours N")
     if args.keep_days is not None and (args.keep_days < 1 or args.logical_date is None):
@@ -111,7 +118,7 @@ def check_flags(args: argparse.Namespace) -> None:
 
 
 def first_retained_night(args: argparse.Namespace) -> date | None:
-    """Return the first night that is kept; None if no night is removed."""
+    """Return the first night to keep; None keeps all."""
     if args.keep_days is None:
         return None
     try:
@@ -123,14 +130,14 @@ def first_retained_night(args: argparse.Namespace) -> date | None:
 
 
 def migrate(store: FileTables, journal: Journal) -> None:
-    """Bring the tables to the current schema and report each step."""
+    """Bring the tables to the current schema, reporting each step."""
     for statement in (done := migrate_tables(store)):
         journal.say(statement)
     print(f"migrated {store.root}: {len(done)} changes")
 
 
 def retain(store: FileTables, args: argparse.Namespace, journal: Journal) -> None:
-    """Remove the rows and files of old nights, or with --dry-run list them."""
+    """Remove old nights' rows and files; --dry-run only lists them."""
     first = first_retained_night(args)
     assert first is not None
     old = find_old_results(store, first, args.keep_night)

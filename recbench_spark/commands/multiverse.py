@@ -37,7 +37,7 @@ CANDIDATES = ("unseen", "uniform")
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the command's parser."""
     flags = cli.Parser(__doc__ or "")
     add = flags.add_argument
     cli.add_flags(flags, "config", "warehouse")
@@ -50,7 +50,10 @@ def parser() -> cli.Parser:
 
 @pin_inputs()
 def main(args: argparse.Namespace) -> int:
-    """Run a night for each protocol, then print how often one model beats another."""
+    """Run a night per protocol, then print the models' wins.
+
+    The printed shares say how often one model beats another.
+    """
     protocols = [
         make_protocol(args, split, candidates)
         for split in cli.parse_names(args.protocols, "--protocols")
@@ -70,14 +73,20 @@ def main(args: argparse.Namespace) -> int:
 
 
 def choose_engine(args: argparse.Namespace, protocols: list[Benchmark]) -> tuple[EngineChoice, int]:
-    """Choose one runner for all protocols: Spark, where one of them needs it."""
+    """Choose one runner for all protocols.
+
+    Spark runs them all where one protocol needs it.
+    """
     filled = (fill_placeholders(one, args.logical_date) for one in protocols)
     chosen = [choose_runner(args.engine, one, args.warehouse, night=True) for one in filled]
     return next((one for one in chosen if one[0].engine == "spark"), chosen[0])
 
 
 def run_protocols(args: argparse.Namespace, protocols: list[Benchmark], store: FileTables) -> int:
-    """Run a night for each protocol; nights that have run are not run again."""
+    """Run a night for each protocol.
+
+    Finished nights are not run again.
+    """
     from recbench_spark.night.run_night import run_night  # noqa: PLC0415
 
     journal, failed = Journal(), {}
@@ -90,7 +99,7 @@ def run_protocols(args: argparse.Namespace, protocols: list[Benchmark], store: F
 
 
 def make_protocol(args: argparse.Namespace, split: str, candidates: str) -> Benchmark:
-    """Return the benchmark under one protocol, with the protocol in its name."""
+    """Return the benchmark under a protocol, which its name includes."""
     name = load_benchmark(args.config, args.set).name
     changes = [
         f"name={name}-{split}-{candidates}",
@@ -104,7 +113,7 @@ def make_protocol(args: argparse.Namespace, split: str, candidates: str) -> Benc
 
 
 def print_shares(store: FileTables, name: str, protocols: list[Benchmark]) -> None:
-    """Print the shares of wins and write a page with them."""
+    """Print the shares of wins, and write their page."""
     from recbench_spark import reports  # noqa: PLC0415
     from recbench_spark.night.report import read_multiverse_pairs  # noqa: PLC0415
     from recbench_spark.query.answers import make_query_runner  # noqa: PLC0415

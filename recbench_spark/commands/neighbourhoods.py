@@ -43,7 +43,7 @@ if __name__ != "flags":
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the command's parser."""
     flags = cli.Parser(__doc__ or "")
     add_warehouse(flags)
     source = flags.add_argument_group("the graph").add_mutually_exclusive_group(required=True)
@@ -89,7 +89,7 @@ def main(args: argparse.Namespace) -> int:
 def walk_graph(
     store: FileTables, args: argparse.Namespace, settings: NeighbourhoodSettings, journal: Journal
 ) -> int:
-    """Build the graph, run the walks and print where the result is."""
+    """Build the graph, run the walks, print the result's place."""
     files_folder(store)
     if args.split:
         source = split_source(store, args.split).model_dump(exclude_defaults=True)
@@ -105,7 +105,7 @@ def walk_graph(
 
 
 def read_settings(args: argparse.Namespace, source: dict[str, Any]) -> NeighbourhoodSettings:
-    """Return the settings of the walks from the flags.
+    """Return the walks' settings from the flags.
 
     Raises:
         ConfigError: a value out of range, named by its flag.

@@ -56,7 +56,7 @@ if __name__ != "flags":
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the command's parser."""
     flags = cli.Parser(__doc__ or "")
     add = flags.add_argument
     cli.add_flags(flags, "config", "warehouse")
@@ -74,11 +74,14 @@ def parser() -> cli.Parser:
 
 
 NOTES = re.compile(r"\n\n(\d+ notes? o[^\n]*)\Z")
-"""The last paragraph of a leaderboard, where it counts notes of no consequence."""
+"""A leaderboard's last paragraph, where it counts notes without consequence."""
 
 
 def main(args: argparse.Namespace) -> int:
-    """Check the file, run the night, or the nights of --dates and --split-seeds, and print the outcome."""
+    """Check the file, run its nights, and print the outcome.
+
+    With --dates or --split-seeds there are several nights.
+    """
     if args.dates or args.split_seeds:
         return run_many(args)
     benchmark = fill_placeholders(load_benchmark(args.config, args.set), args.logical_date)
@@ -105,20 +108,23 @@ def main(args: argparse.Namespace) -> int:
 
 
 class NightRunner:
-    """Runs nights by the engine that each of them asks for; a session of Spark starts once."""
+    """Runner for nights, each on the engine it requests.
+
+    A Spark session starts only once.
+    """
 
     def __init__(self, args: argparse.Namespace, journal: Journal) -> None:
-        """Note the flags of the job, and its journal."""
+        """Note the job's flags and its journal."""
         self.args, self.journal = args, journal
         self._store: Store | None = None
 
     def run(self, benchmark: Benchmark, day: date) -> NightOutcome:
-        """Run a night. The placeholders of `benchmark` are filled in.
+        """Run a night whose placeholders are filled in.
 
         Raises:
             ConfigError: `--engine local`, and a step needs Spark.
         """
-        # Here: a night that has nothing to do needs none of this.
+        # Imported here: a finished night needs none of these modules.
         from recbench_spark.night.benchmark_checks import check_night  # noqa: PLC0415
         from recbench_spark.night.runners import choose_runner  # noqa: PLC0415
 
@@ -160,10 +166,12 @@ def open_store(args: argparse.Namespace, benchmark: Benchmark, journal: Journal)
 
 
 def check_item_features(benchmark: Benchmark) -> None:
-    """Refuse feature tables that no model can use. A missing table fails only its own model, later.
+    """Refuse feature tables which no model can use.
+
+    A missing table only fails its own model, later.
 
     Raises:
-        ConfigError: vectors of two lengths, no vectors, a column missing; the model is named.
+        ConfigError: vectors with two lengths, no vectors, a column missing; the model is named.
     """
     for model in benchmark.models:
         features = attrgetter("features")(model) if "features.path" in model.paths else None
@@ -186,7 +194,7 @@ def check_item_features(benchmark: Benchmark) -> None:
 def run_one_night(
     args: argparse.Namespace, store: FileTables, benchmark: Benchmark, day: date, journal: Journal
 ) -> NightOutcome:
-    """Run a night in a warehouse. The placeholders of `benchmark` are already filled."""
+    """Run a night in a warehouse, with placeholders already filled."""
     from recbench_spark.night.run_night import run_night  # noqa: PLC0415
     from recbench_spark.night.tracking import log_night  # noqa: PLC0415
     from recbench_spark.tuning.credit import credit_searches  # noqa: PLC0415
@@ -201,7 +209,7 @@ def run_one_night(
 
 
 def print_outcome(outcome: NightOutcome) -> None:
-    """Print how a night ended, and commands to look at its results."""
+    """Print how a night ended, and commands for its results."""
     print_results(outcome)
     print_findings(outcome)
 
@@ -215,7 +223,7 @@ def print_findings(outcome: NightOutcome) -> None:
 
 
 def print_results(outcome: NightOutcome) -> None:
-    """Print the leaderboard, the skipped models, and a command to look at the results."""
+    """Print the leaderboard, skipped models and a command for results."""
     lines = []
     if outcome.skipped:
         done = ", ".join(outcome.skipped)
@@ -228,7 +236,10 @@ def print_results(outcome: NightOutcome) -> None:
 
 
 def print_board(leaderboard: str, lines: Iterable[str]) -> None:
-    """Print a leaderboard, then lines on where to look; its notes of no consequence come last."""
+    """Print a leaderboard, then lines on where to look.
+
+    Notes without consequence come last.
+    """
     board, *notes = NOTES.split(leaderboard)
     print(board, *lines, *notes[:1], sep="\n", flush=True)
 
@@ -237,9 +248,13 @@ ALREADY_DONE = "already done, nothing to do"
 
 
 def run_many(args: argparse.Namespace) -> int:
-    """Run all nights of `--dates` and `--split-seeds`, and return the exit code of the job."""
+    """Run all nights in `--dates` and `--split-seeds`.
+
+    Returns:
+        The job's exit code.
+    """
     files = load_splits(args)
-    # Settings of every night are known to be right before the first one begins.
+    # All nights' settings are checked before the first night begins.
     days = args.dates or [args.logical_date]
     nights = [(day, fill_placeholders(file, day)) for day in days for file in files]
     backfill = Backfill(args, len(nights))
@@ -250,7 +265,10 @@ def run_many(args: argparse.Namespace) -> int:
 
 
 def load_splits(args: argparse.Namespace) -> list[Benchmark]:
-    """Return the file once for each seed of `--split-seeds`, as a suite of its own; else as it is."""
+    """Return the file once for each seed in `--split-seeds`.
+
+    Every seed is a suite by itself. Without seeds, the file stays as it is.
+    """
     file = load_benchmark(args.config, args.set)
     return [
         load_benchmark(args.config, [*args.set, f"name={file.name}-seed{seed}", f"split.seed={seed}"])
@@ -259,19 +277,25 @@ def load_splits(args: argparse.Namespace) -> list[Benchmark]:
 
 
 def worst_code(codes: Iterable[int]) -> int:
-    """Return the smallest code that is not 0: a failure counts before gates and regressions."""
+    """Return the smallest code other than 0.
+
+    A failure counts before gates and regressions.
+    """
     return min((code for code in codes if code != OK), default=OK)
 
 
 class Backfill:
-    """A sequence of nights that share one journal and one session.
+    """A sequence of nights sharing one journal and one session.
 
     Attributes:
-        last: outcome of the last night that was run, or that was already done.
+        last: outcome for the latest night, run now or already done.
     """
 
     def __init__(self, args: argparse.Namespace, total: int) -> None:
-        """Make one journal for all nights. It gets each stage, and a line when a night begins and ends."""
+        """Make one journal for all nights.
+
+        The journal has a line for each stage, and lines for a night's begin and end.
+        """
         self.args, self.total, self.journal = args, total, Journal()
         self.last: NightOutcome | None = None
         self.runner = NightRunner(args, self.journal)
@@ -280,7 +304,10 @@ class Backfill:
             self.journal.write_to(args.log)
 
     def run_night(self, day: date, benchmark: Benchmark) -> int:
-        """Run one night, report it in one line and return its exit code. An error ends this night alone."""
+        """Run one night, report it and return its exit code.
+
+        The report is one line. An error ends this night alone.
+        """
         self.n += 1
         self.journal.count("night", self.n, self.total)
         started = time.monotonic()
@@ -303,7 +330,7 @@ class Backfill:
         return code
 
     def _say_results(self, outcome: NightOutcome) -> None:
-        """Say what one night alone prints: its conclusions and its report."""
+        """Say what a single night prints: conclusions and its report."""
         for line in list_conclusions(outcome.leaderboard):
             self.journal.say(f"  {line}")
         if outcome.report_path:
@@ -336,7 +363,7 @@ class Backfill:
 
 
 def list_conclusions(leaderboard: str) -> list[str]:
-    """Return the sentences and findings below the tables of a leaderboard.
+    """Return sentences and findings below a leaderboard's tables.
 
     >>> list_conclusions("demo\\n\\ntest: ndcg@10\\n 1 a 0.5\\n\\na leads with 0.5.\\n\\nwarning: x: 1")
     ['a leads with 0.5.', 'warning: x: 1']
@@ -351,7 +378,7 @@ def list_conclusions(leaderboard: str) -> list[str]:
 
 
 def summarise_night(outcome: NightOutcome) -> str:
-    """Return the counts of what a night did, in words."""
+    """Return the counts for a night's work, in words."""
     counts = {
         "evaluated": len(outcome.run_ids),
         "done before": len(outcome.skipped),

@@ -17,11 +17,11 @@ from recbench_spark.graphs.nodes import embed_nodes
 from recbench_spark.sources.paths import check_path
 
 MAX_SEARCHED_IDS = 20_000
-"""Most ids among which a similar id is looked for, for a hint."""
+"""Most ids searched for a similar one, for a hint."""
 
 
 def print_nodes(prepared: PreparedGraphModel, text: str) -> int:
-    """Print the embeddings of some nodes as CSV: side, id, numbers."""
+    """Print some nodes' embeddings as CSV: side, id, numbers."""
     graph = prepared.graph
     side, names = find_nodes(text, graph)
     dense = np.array(find_dense_ids(prepared, names, side))
@@ -33,7 +33,10 @@ def print_nodes(prepared: PreparedGraphModel, text: str) -> int:
 
 
 def find_nodes(text: str, graph: Graph) -> tuple[int, list[str]]:
-    """Return the side and the ids of [SIDE=]ID,ID or [SIDE=]@FILE, a file with one id per line."""
+    """Return the side and ids in [SIDE=]ID,ID or [SIDE=]@FILE.
+
+    The file has one id per line.
+    """
     side = text.rpartition("=")[0]
     if side and side not in graph.sides:
         raise ConfigError(f"--nodes: no side {side}", nearest(side, graph.sides))
@@ -41,7 +44,11 @@ def find_nodes(text: str, graph: Graph) -> tuple[int, list[str]]:
 
 
 def parse_ids(text: str) -> list[str]:
-    """Return the different ids of [SIDE=]ID,ID or [SIDE=]@FILE. Raises ConfigError if there is none."""
+    """Return the different ids in [SIDE=]ID,ID or [SIDE=]@FILE.
+
+    Raises:
+        ConfigError: there are none.
+    """
     listed = text.rpartition("=")[2]
     names = read_lines(listed[1:]) if listed.startswith("@") else listed.split(",")
     ids = list(dict.fromkeys(name.strip() for name in names if name.strip()))
@@ -51,10 +58,10 @@ def parse_ids(text: str) -> list[str]:
 
 
 def read_lines(path: str) -> list[str]:
-    """Return the lines of a file of ids.
+    """Return the lines in a file with ids.
 
     Raises:
-        MissingError: no such file. ConfigError: a folder, or a file that is no text.
+        MissingError: no such file. ConfigError: a folder, or a file which is no text.
     """
     check_path(path)
     try:
@@ -74,7 +81,11 @@ def read_lines(path: str) -> list[str]:
 
 
 def find_dense_ids(prepared: PreparedGraphModel, names: list[str], side: int) -> list[int]:
-    """Return the dense ids of raw ones. Raises DataError for nodes that are not of this side."""
+    """Return the dense ids for raw ones.
+
+    Raises:
+        DataError: a node is not on this side.
+    """
     graph = prepared.graph
     ids = to_id_array(pa.array(names), graph.numeric[side], f"--nodes of side {graph.sides[side]}")
     places = NodeFinder(graph)(hash_node_ids(ids, graph.seed), side)
@@ -88,7 +99,10 @@ def find_dense_ids(prepared: PreparedGraphModel, names: list[str], side: int) ->
 
 
 def sample_ids(graph: Graph, side: int) -> list[str]:
-    """Return up to `MAX_SEARCHED_IDS` ids of a side, for a hint with a similar id."""
+    """Return up to `MAX_SEARCHED_IDS` ids from a side.
+
+    A hint names the most similar one.
+    """
     ids: list[str] = []
     for block in graph.side_blocks(side):
         ids += [str(name) for name in read_ids(graph, block)[:MAX_SEARCHED_IDS].to_pylist()]

@@ -52,7 +52,7 @@ METHODS = (
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the command's parser."""
     flags = cli.Parser(__doc__ or "")
     add = flags.add_argument
     source = flags.add_mutually_exclusive_group(required=True)
@@ -83,7 +83,7 @@ MAX_LAWS = 100_000
 
 @pin_inputs()
 def main(args: argparse.Namespace) -> int:
-    """Check the flags, count the rows, fit the propensities, write and print them."""
+    """Check the flags, count rows, fit propensities, write and print."""
     settings, dataset = read_settings(args)
     if args.split:
         require_partition(args.warehouse, SPLITS, args.split, "--split")
@@ -101,7 +101,11 @@ def main(args: argparse.Namespace) -> int:
 
 
 def count_rows(dataset: Dataset | None) -> int:
-    """Return about how many rows a log has; 0 for a split. Raises FallbackToSpark: Spark must read it."""
+    """Return a log's approximate number of rows; 0 for splits.
+
+    Raises:
+        FallbackToSpark: Spark must read the log.
+    """
     return 0 if dataset is None else estimate_rows(dataset)
 
 
@@ -122,7 +126,11 @@ def write_and_print(
 
 
 def read_settings(args: argparse.Namespace) -> tuple[Propensities, Dataset | None]:
-    """Check the flags against each other; return the settings and, with --log, the data set."""
+    """Check the flags together.
+
+    Returns:
+        The settings and, with --log, the data set.
+    """
     if not 0 <= args.goodness <= MAX_LAWS:
         raise ConfigError(
             f"--goodness {args.goodness}: from 0 to {MAX_LAWS}", "2500 simulations give two digits"
@@ -149,10 +157,12 @@ def read_settings(args: argparse.Namespace) -> tuple[Propensities, Dataset | Non
 
 
 def check_tables(settings: Propensities) -> list[str]:
-    """Return a line for each table that propensities are read from or fitted to.
+    """Return a line for each table with propensities or interactions.
+
+    Propensities are read from the table, or fitted to it.
 
     Raises:
-        MissingError: one is not there. SchemaError: it lacks a column.
+        MissingError: a table does not exist. SchemaError: a table lacks a column.
     """
     tables = {
         "propensities": settings.path,
@@ -163,7 +173,10 @@ def check_tables(settings: Propensities) -> list[str]:
 
 
 def read_log_rows(store: FileTables, dataset: Dataset, args: argparse.Namespace) -> ExposureLog:
-    """Read the rows of a log. A log without parts is training data as a whole."""
+    """Read a log's rows.
+
+    A log without parts is training data as a whole.
+    """
     settings = dataset.model_dump(exclude={"name", "path"})
     named = uses_file_names(dataset)
     source = choose_identity(store)(str(dataset.path), named=named, options=dataset.options)
@@ -173,7 +186,10 @@ def read_log_rows(store: FileTables, dataset: Dataset, args: argparse.Namespace)
 
 
 def read_split_rows(store: FileTables, args: argparse.Namespace) -> ExposureLog:
-    """Read the rows of a split and its catalogue, which also has items that were never shown."""
+    """Read a split's rows and catalogue.
+
+    The catalogue also has items which were never shown.
+    """
     if not store.has(SPLITS, "split_id", args.split):
         known = sorted(store.list_values(SPLITS, "split_id"))
         raise DataError(f"no split {args.split} in {store.root}", f"splits: {', '.join(known) or 'none'}")
@@ -182,12 +198,12 @@ def read_split_rows(store: FileTables, args: argparse.Namespace) -> ExposureLog:
 
 
 def list_parts(part: str) -> tuple[str, ...]:
-    """Return the parts that are fitted to; none: all rows."""
+    """Return the parts to fit to; none means all rows."""
     return {"all": (), "train": ("train", "given")}.get(part, (part,))
 
 
 def print_propensities(exposed: ExposureLog, settings: Propensities, law: PowerLaw | None) -> None:
-    """Print the power law and the smallest and largest propensity."""
+    """Print the power law, and the smallest and largest propensity."""
     if law:
         print(f"power law: alpha {law.alpha!r} +- {law.error:.6g}, xmin {law.xmin}, {law.tail} of "
               f"{law.items} items in the tail, distance {law.distance:.6g}, {law.method}")  # fmt: skip

@@ -46,7 +46,7 @@ if __name__ != "flags":
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the command's parser."""
     flags = cli.Parser(__doc__ or "")
     add = flags.add_argument
     add("sql", nargs="?", help="a SELECT, or the name of a view, table or question")
@@ -61,7 +61,10 @@ def parser() -> cli.Parser:
 
 
 def main(args: argparse.Namespace) -> int:
-    """List the queries, run one and print its rows, or export the warehouse."""
+    """List the queries, run one, or export the warehouse.
+
+    A query's rows are printed.
+    """
     if args.export is not None:
         return export(args)
     if args.replace:
@@ -89,7 +92,10 @@ def _require_named_warehouse(args: argparse.Namespace) -> None:
 
 
 def export(args: argparse.Namespace) -> int:
-    """Copy all tables and views to a DuckDB file, and print what it holds and how to open it."""
+    """Copy all tables and views to a DuckDB file.
+
+    The job then prints the file's content and how to open it.
+    """
     if args.sql or args.list:
         raise ConfigError("--export takes no query", "it copies all tables and views; query the file then")
     _require_named_warehouse(args)
@@ -110,7 +116,7 @@ def export(args: argparse.Namespace) -> int:
 
 
 def _is_local(args: argparse.Namespace, sql: str) -> bool:
-    """Return whether this process answers the query, without Spark."""
+    """Return whether this process answers the query without Spark."""
     if args.engine == "auto":
         name = args.sql.strip()
         in_process = len(name.split()) == 1 and local_engine.is_portable(name, sql)
@@ -168,17 +174,23 @@ def _answer_on_spark(args: argparse.Namespace, sql: str) -> int:
 
 
 TABLE_ROWS = 50
-"""Rows that a table for people has, where --limit does not say another number."""
+"""Rows in a printed table, unless --limit says otherwise.
+
+Tables are for people; CSV has no such limit.
+"""
 
 
 def choose_limit(args: argparse.Namespace) -> int | None:
-    """Return the largest number of rows to print; None: all, as programs expect of CSV."""
+    """Return the largest number of rows to print.
+
+    None prints all rows, as programs expect from CSV.
+    """
     default = TABLE_ROWS if args.format == "table" else None
     return default if args.limit is None else int(args.limit)
 
 
 def report_hidden_rows(rows: pa.Table, total: int) -> None:
-    """Print on stderr how many rows of a query are not printed, if there are any."""
+    """Print on stderr how many rows are hidden, if any."""
     if total > rows.num_rows:
         hidden = f"{rows.num_rows:,} of {total:,} rows: {total - rows.num_rows:,} more with --limit {total}"
         print(f"{hidden}; --format csv has all", file=sys.stderr)
@@ -209,11 +221,14 @@ TABLE_SOURCES = {
     "verdicts": "recbench board has run",
     "submissions": "recbench bundle has scored a bundle",
 }
-"""Tables that not every night fills, and when they are filled."""
+"""Tables which some nights leave empty, and when they fill."""
 
 
 def report_empty_tables(sql: str, is_empty: Callable[[str], bool]) -> None:
-    """Print on stderr which empty tables the query reads, and which job fills them."""
+    """Print on stderr which tables in a query are empty.
+
+    The text also says which job fills them.
+    """
     for name in local_engine.find_tables(sql):
         if name in TABLE_SOURCES and is_empty(name):
             reason = f"no rows: the table {name} is empty; it is filled where {TABLE_SOURCES[name]}"
@@ -225,11 +240,13 @@ COMPARING = "which_differences_hold"
 
 
 def suggest_comparisons(args: argparse.Namespace, read: RowReader) -> None:
-    """Print on stderr, for each suite without comparisons, the lines to add and the command to compare now.
+    """Print on stderr how each suite without comparisons gets them.
+
+    The text has lines to add, and a command for comparing now.
 
     Args:
         args: the flags; nothing is printed for another question than COMPARING.
-        read: reads rows of the warehouse.
+        read: reads rows in the warehouse.
     """
     if args.sql.strip() != COMPARING:
         return
@@ -244,7 +261,10 @@ def suggest_comparisons(args: argparse.Namespace, read: RowReader) -> None:
 
 
 def describe_missing(suite: str, models: Sequence[str], warehouse: str) -> str:
-    """Return how a suite gets comparisons: lines of its benchmark file, or the command for two models."""
+    """Return how a suite gets comparisons.
+
+    The text has lines for its benchmark file, and a command for two models.
+    """
     baseline = "popular" if "popular" in models else models[0]
     other = next(name for name in models if name != baseline)
     return (
@@ -261,7 +281,10 @@ def _refuse_empty(warehouse: str, exists: Callable[[str], bool]) -> None:
 
 
 def read_statement(text: str) -> str:
-    """Return the SQL of a name or a statement. Rows of views are sorted, those of tables are not."""
+    """Return the SQL for a name or a statement.
+
+    A view's rows are sorted; a table's rows are not.
+    """
     text = text.strip()
     if len(text.split()) > 1:
         return text
@@ -274,11 +297,17 @@ def read_statement(text: str) -> str:
 
 
 ORDERS = dict.fromkeys(("board_entries", "standing_entries"), "board, entry_id")
-"""Columns that views with a map are sorted by: a map has no order."""
+"""Sort columns for views with a map.
+
+A map itself has no order.
+"""
 
 
 def print_rows(rows: pa.Table, style: str) -> None:
-    """Print rows as a table or as CSV, in which lists and maps are JSON."""
+    """Print rows as a table or as CSV.
+
+    Lists and maps are JSON in CSV.
+    """
     rows = convert_to_utc(rows)
     if style == "csv":  # as objects, whole numbers beside NULL keep their digits
         frame = write_nested_cells(rows).to_pandas(integer_object_nulls=True)
@@ -288,7 +317,10 @@ def print_rows(rows: pa.Table, style: str) -> None:
 
 
 def write_nested_cells(rows: pa.Table) -> pa.Table:
-    """Return the rows with each list, struct and map as JSON: whole, in one line."""
+    """Return the rows with lists, structs and maps as JSON.
+
+    The JSON is complete, and has one line.
+    """
     for at, field in enumerate(rows.schema):
         if pa.types.is_nested(field.type):
             cells = (make_plain(cell, field.type) for cell in rows.column(at).to_pylist())
@@ -298,7 +330,7 @@ def write_nested_cells(rows: pa.Table) -> pa.Table:
 
 
 def make_plain(cell: Any, kind: pa.DataType) -> Any:
-    """Return a value of Arrow with maps as objects.
+    """Return an Arrow value with maps as objects.
 
     >>> make_plain([("a", 1)], pa.map_(pa.string(), pa.int64()))
     {'a': 1}
@@ -313,7 +345,10 @@ def make_plain(cell: Any, kind: pa.DataType) -> Any:
 
 
 def convert_to_utc(rows: pa.Table) -> pa.Table:
-    """Return the rows with all timestamps in UTC, so that both engines print the same."""
+    """Return the rows with all timestamps in UTC.
+
+    Both engines then print the same.
+    """
     kinds = [
         pa.field(field.name, pa.timestamp("us", "UTC"))
         if pa.types.is_timestamp(field.type) and field.type.tz

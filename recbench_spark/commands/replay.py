@@ -51,7 +51,7 @@ if __name__ != "flags":
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the command's parser."""
     flags = cli.Parser(__doc__ or "")
     add = flags.add_argument
     cli.add_flags(flags, "config", help="replay file, or its name under conf/replays")
@@ -65,18 +65,21 @@ def parser() -> cli.Parser:
 
 
 MOST_ROWS = 100_000_000
-"""Most rows of a log that one process holds, about 10 GB."""
+"""Most log rows which one process holds, about 10 GB."""
 
 FEW_ROWS = 20_000_000
-"""Most rows of log and models together that are held in memory, about 3 GB; `auto` leaves more to Spark."""
+"""Most rows held in memory, about 3 GB.
+
+Rows in the log and the models count together. With more, `auto` chooses Spark.
+"""
 
 SHOWN = ("click_yield", "main_line_yield", "ads_per_view", "revenue_per_view")
-"""Metrics that are printed, with their differences to the logged policy."""
+"""Metrics to print, with their differences to the logged policy."""
 
 
 @pin_inputs()
 def main(args: argparse.Namespace) -> int:
-    """Check the flags, read the log, replay the models, write and print the results."""
+    """Check flags, read the log, replay models, write and print."""
     file = load_replay(args.config)
     check_flags(args)
     until = file.end_training(args.same_log)
@@ -105,7 +108,10 @@ def main(args: argparse.Namespace) -> int:
 def make_outcome(
     file: ReplayFile, args: argparse.Namespace, engine: str, until: int | None, journal: Journal
 ) -> replays.ReplayOutcome:
-    """Replay the models with a runner; a large log is laid out in the folder of the warehouse."""
+    """Replay the models with a runner.
+
+    A large log is laid out in the warehouse's folder.
+    """
     runner: Engine
     if engine == "spark":
         # Imported here: no other replay needs Spark.
@@ -146,8 +152,7 @@ def check_flags(args: argparse.Namespace) -> None:
     """Check the flags.
 
     Raises:
-        ConfigError: a warehouse that is neither a folder nor an object storage, or a number of parts below
-            1.
+        ConfigError: a warehouse which is neither a folder nor an object storage, or fewer than one part.
     """
     if not needs_no_java(args.warehouse):
         raise ConfigError(
@@ -162,7 +167,7 @@ def require_engine(engine: str, warehouse: str) -> None:
     """Refuse Spark for a warehouse on object storage.
 
     Raises:
-        ConfigError: tasks of Spark map the parts of the log's layout from a folder.
+        ConfigError: Spark tasks map the log's parts from a folder.
     """
     if engine == "spark" and not is_local_folder(warehouse):
         raise ConfigError(
@@ -172,11 +177,13 @@ def require_engine(engine: str, warehouse: str) -> None:
 
 
 def choose_engine(requested: str, file: ReplayFile, warehouse: str) -> EngineChoice:
-    """Choose this machine or Spark, by the rows of the log and the models.
+    """Choose this machine or Spark, by the number of rows.
+
+    The log's rows and the models' rows count together.
 
     Raises:
         ConfigError: Spark is requested for a generated log. DataError: the log is too large for the memory
-            of a process, and the warehouse is no folder in which it can be laid out.
+            in one process, and the warehouse is no folder for its layout.
     """
     if file.log.path is None:
         if requested == "spark":
@@ -195,13 +202,19 @@ def choose_engine(requested: str, file: ReplayFile, warehouse: str) -> EngineCho
 
 
 def count_rows(file: ReplayFile) -> int:
-    """Return about how many rows the log and the models have together; 0 for a generated log."""
+    """Return roughly how many rows log and models have together.
+
+    A generated log counts as 0.
+    """
     paths = [path for path in (file.log.path, *(model.path for model in file.models)) if path]
     return sum(filter(None, map(_estimate_rows, paths)))
 
 
 def _estimate_rows(path: str) -> int | None:
-    """Return the rows of a table; None where its reader words what is wrong."""
+    """Return a table's number of rows.
+
+    None leaves the error to the table's reader, which words what is wrong.
+    """
     try:
         return arrow_files.estimate_rows(path)
     except FallbackToSpark:
@@ -209,10 +222,12 @@ def _estimate_rows(path: str) -> int | None:
 
 
 def describe_replay(file: ReplayFile, until: datetime | None) -> list[str]:
-    """Return lines about the models, points and tables of a file; the tables are looked at.
+    """Return lines about a file's models, points and tables.
+
+    The tables themselves are looked at.
 
     Raises:
-        MissingError: a table is not there. SchemaError: it lacks a column.
+        MissingError: a table does not exist. SchemaError: a table lacks a column.
     """
     points = file.replay.list_points()
     rows = f"rows after {until:%Y-%m-%d %H:%M:%S%z}" if until else "all rows (--same-log)"
@@ -237,7 +252,10 @@ def _check_size(path: str) -> None:
 
 
 def identify_replay(file: ReplayFile, args: argparse.Namespace) -> dict[str, Any]:
-    """Return the columns that the runs of this replay share in `runs`, and the inputs of each model."""
+    """Return this replay's columns in `runs`.
+
+    All runs in the replay share these columns. The result also has each model's inputs.
+    """
     log = arrow_files.identity(file.log.path) if file.log.path else digest(file.log.model_dump())
     models = {
         model.name: arrow_files.identity(model.path)
@@ -257,8 +275,12 @@ def identify_replay(file: ReplayFile, args: argparse.Namespace) -> dict[str, Any
 
 
 def write_replay_page(root: str, name: str, rows: list[dict[str, Any]], notes: list[str]) -> str:
-    """Write the page of a replay into the reports of the warehouse and return its URI."""
-    # Here: drawing needs pandas and matplotlib, which the replay itself does not.
+    """Write a replay's page into the warehouse's reports.
+
+    Returns:
+        The page's URI.
+    """
+    # Imported here: drawing needs pandas and matplotlib, which the replay itself does not.
     from recbench_spark.reports.page import render_replay, write_page  # noqa: PLC0415
     from recbench_spark.reports.replays import make_replay_facts  # noqa: PLC0415
 
@@ -269,7 +291,10 @@ def write_replay_page(root: str, name: str, rows: list[dict[str, Any]], notes: l
 
 
 def print_replays(rows: list[dict[str, Any]], outcome: replays.ReplayOutcome) -> None:
-    """Print the yields of each model and point, their differences to the logged policy, and the cases."""
+    """Print each model's yields at each point, and the cases.
+
+    Differences to the logged policy are printed too.
+    """
     queries = rows[0]["queries"]
     print(f"{outcome.participants:,} participants of {queries:,} queries; {outcome.left_out:,} left out")
     wanted = [row for row in rows if row["metric"] in SHOWN and row.get("unseen") in (None, "reference")]
@@ -291,5 +316,8 @@ def _describe_row(row: Mapping[str, Any]) -> str:
 
 
 def _format_value(value: float | None, digits: int) -> str:
-    """Return a number as text; a share of no ads has none."""
+    """Return a number as text; None becomes "none".
+
+    A share of no ads has no number, for example.
+    """
     return "none" if value is None else f"{value:.{digits}f}"

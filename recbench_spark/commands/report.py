@@ -28,7 +28,7 @@ if __name__ != "flags":
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the command's parser."""
     flags = cli.Parser(__doc__ or "")
     cli.add_flags(flags, "config", "warehouse")
     cli.add_flags(flags, "logical-date", required=True, help="the night of the report's name")
@@ -47,7 +47,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def write_report(store: FileTables, benchmark: Benchmark, day: date) -> int:
-    """Write the report of a night, and print its place and the leaderboard."""
+    """Write a night's report; print its place and the leaderboard."""
     path, leaderboard = report_night(open_night(store, benchmark, day), Journal())
     print_board(leaderboard, [f"report: {link_place(path)}"] if path else [])
     return OK

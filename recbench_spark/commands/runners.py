@@ -1,4 +1,4 @@
-"""A job on the runner that its flags ask for: without Spark where it can, else with a session."""
+"""Run a job without Spark where possible, else with Spark."""
 
 from __future__ import annotations
 
@@ -26,13 +26,15 @@ def run_job(
     journal: Journal | None = None,
     any_version: bool = False,
 ) -> Result:
-    """Run a job by a chosen runner, and say which and why; by Spark where it meets what needs it.
+    """Run a job by a chosen runner, and say why.
+
+    Spark takes over where the job meets what needs it.
 
     Args:
         name: what the job does, for its first line.
-        args: flags of the job, with `engine` and `warehouse`.
-        chosen: the choice, and the rows of the job's log.
-        work: the job; run again from its beginning by Spark.
+        args: the job's flags, with `engine` and `warehouse`.
+        chosen: the choice, and the number of rows in the job's log.
+        work: the job; Spark runs it again from its beginning.
         journal: for the first line; None: a new one.
         any_version: the warehouse may have another schema.
 

@@ -43,7 +43,7 @@ if __name__ != "flags":
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the command's parser."""
     flags = cli.Parser(__doc__ or "")
     add = flags.add_argument
     source = flags.add_mutually_exclusive_group(required=True)
@@ -64,7 +64,7 @@ GATE_PATTERN = re.compile(
 
 @pin_inputs()
 def main(args: argparse.Namespace) -> int:
-    """Check the flags, split the log, print the audit and apply the gates."""
+    """Check the flags, split, print the audit, apply the gates."""
     benchmark = build_benchmark(args)
     check_journal_path(args.journal, "--journal")
     if args.dry_run:
@@ -102,7 +102,7 @@ def split_log(store: FileTables, benchmark: Benchmark, args: argparse.Namespace,
 
 
 def build_benchmark(args: argparse.Namespace) -> Benchmark:
-    """Return a benchmark with the dataset, split and gates of the flags."""
+    """Return a benchmark with the flags' dataset, split and gates."""
     protocol = [f"split.protocol={args.protocol}"] if args.protocol else []
     if protocol and any(text.partition("=")[0].strip() == "split.protocol" for text in args.set):
         raise ConfigError("--protocol and --set split.protocol are one setting", "leave one out")
@@ -122,7 +122,10 @@ def build_benchmark(args: argparse.Namespace) -> Benchmark:
 
 
 def make_document(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the flags as a benchmark file. It needs a model, which is never run."""
+    """Return the flags as a benchmark file.
+
+    A benchmark file needs a model; this one is never run.
+    """
     return {
         "name": "split",
         "dataset": log_settings(args),
@@ -131,7 +134,7 @@ def make_document(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def parse_gate(text: str) -> dict[str, Any]:
-    """Parse a gate such as `future_rows of train above 0 warn`."""
+    """Parse a gate: `future_rows of train above 0 warn`."""
     words = GATE_PATTERN.fullmatch(text.strip())
     try:
         bound = float(words["bound"]) if words else None
@@ -148,7 +151,11 @@ def parse_gate(text: str) -> dict[str, Any]:
 
 
 def print_audit(store: FileTables, benchmark: Benchmark, split_id: str, journal: Journal, day: date) -> int:
-    """Print the audit. Raises GateError if a gate fails."""
+    """Print the audit.
+
+    Raises:
+        GateError: a gate fails.
+    """
     facts = store.rows(MANIFESTS, [("split_id", "=", split_id)])
     facts += [fact._asdict() for fact in list_age_facts(facts, day, benchmark.dataset.zone)]
     print(f"split {split_id}: {benchmark.dataset.name}, {benchmark.split.describe()}")

@@ -10,14 +10,16 @@ from recbench_spark.sources.table_pieces import detect_kind
 from recbench_spark.storage.local_files import COMPRESSED, require_columns
 
 KNOWN_LATER = "known when Spark starts"
-"""Size of a table that only Spark can read."""
+"""Size for a table which only Spark can read."""
 
 
 def describe_table(name: str, path: str, columns: Sequence[str], *, rows: bool = True) -> str:
-    """Return a line with the number of rows of a table that has these columns.
+    """Return a line with the row count for a table.
+
+    The table must have these columns.
 
     Raises:
-        MissingError: it is not there. SchemaError: it lacks a column.
+        MissingError: it does not exist. SchemaError: it lacks a column.
     """
     try:
         unit = "lines" if detect_kind(path) == "text" else "rows"

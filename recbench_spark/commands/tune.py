@@ -58,7 +58,7 @@ if __name__ != "flags":
 
 
 def parser() -> cli.Parser:
-    """Make the parser of the flags."""
+    """Make the command's parser."""
     flags = cli.Parser(__doc__ or "")
     add = flags.add_argument
     cli.add_flags(flags, "config", "warehouse")
@@ -73,7 +73,10 @@ def parser() -> cli.Parser:
 
 @pin_inputs()
 def main(args: argparse.Namespace) -> int:
-    """Check the file, run the search and print the best settings with their warnings."""
+    """Check the file, run the search, print the best settings.
+
+    Warnings come with them.
+    """
     benchmark = fill_placeholders(load_benchmark(args.config, args.set), args.logical_date)
     search = resolve_search(benchmark, args.models, args.budget)
     check_benchmark(benchmark)
@@ -96,7 +99,10 @@ def main(args: argparse.Namespace) -> int:
 def choose_engine(
     args: argparse.Namespace, benchmark: Benchmark, search: SearchSettings
 ) -> tuple[EngineChoice, int]:
-    """Choose the runner, as `benchmark` does; of models that rank, as a night of them does."""
+    """Choose the runner for the models' trials.
+
+    Rating models need the same runner as in `benchmark`, ranking models the same as a night with them.
+    """
     models = [model for model in benchmark.models if model.name in search.spaces]
     if benchmark.evaluation.task == "ranking":
         searched = benchmark.model_copy(update={"models": tuple(models)})
@@ -107,7 +113,7 @@ def choose_engine(
 def search_settings(
     args: argparse.Namespace, benchmark: Benchmark, search: SearchSettings, store: FileTables
 ) -> int:
-    """Run the search and print the best settings with their warnings."""
+    """Run the search; print the best settings and their warnings."""
     journal = Journal()
     journal.write_log(store, f"{benchmark.name}-search", args.log)
     trials = make_trials(store, benchmark, search, args, journal)
@@ -128,7 +134,10 @@ def make_trials(
     args: argparse.Namespace,
     journal: Journal,
 ) -> Trials:
-    """Return the trials: fits of rating models as tasks, or nights of models that rank."""
+    """Return the trials which the search will run.
+
+    A rating model's trials are fits, run as tasks; a ranking model's trials are nights.
+    """
     if benchmark.evaluation.task == "ranking":
         return RankingTrials(store, benchmark, search, args.logical_date, journal)
     fits = FitPlanner(store, benchmark, open_folded_log(store, benchmark, journal), args.threads, "search")
@@ -136,7 +145,11 @@ def make_trials(
 
 
 def resolve_search(benchmark: Benchmark, models: str | None, budget: int | None) -> SearchSettings:
-    """Return the search of the file with the changes of the flags. ConfigError if the file has none."""
+    """Return the file's search with the flags' changes.
+
+    Raises:
+        ConfigError: the file has no search, or the budget is too large.
+    """
     if benchmark.search is None:
         raise ConfigError(
             f"benchmark {benchmark.name} declares no search",
@@ -154,7 +167,11 @@ def resolve_search(benchmark: Benchmark, models: str | None, budget: int | None)
 
 
 def check_validation(benchmark: Benchmark, search: SearchSettings) -> None:
-    """Check that the validation share of a local table is one row or more. Raises ConfigError."""
+    """Check that a local table leaves a row for validation.
+
+    Raises:
+        ConfigError: its validation share is less than one row.
+    """
     path = benchmark.dataset.path
     if not path or not benchmark.dataset.is_headed:
         return
@@ -166,7 +183,7 @@ def check_validation(benchmark: Benchmark, search: SearchSettings) -> None:
 
 
 def dry_run(benchmark: Benchmark, search: SearchSettings) -> str:
-    """Describe what would be tried, without Spark."""
+    """Describe the planned trials, without Spark."""
     ranking = benchmark.evaluation.task == "ranking"
     where = f"each user's training rows, {benchmark.headline}" if ranking else "the training rows"
     fold = f" of fold {search.fold}" if benchmark.split.holdout in FOLD_HOLDOUTS else ""
@@ -196,7 +213,10 @@ def _describe_range(bounds: Mapping[str, object]) -> str:
 
 
 def describe_result(result: SearchResult) -> str:
-    """Describe the best setting, its spread, the expected best by budget, and warnings."""
+    """Describe the best setting, its spread and its warnings.
+
+    The expected best value by budget is part of the text.
+    """
     best, judged = result.best, result.to_search_trials()
     assert best is not None and judged is not None
     failures = sum(row["value"] is None for row in result.trials)

@@ -1,4 +1,4 @@
-"""Check the warehouse that flags name, before Spark starts and before any table is written."""
+"""Check a warehouse before Spark starts or a job writes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from recbench_spark.storage.table_folders import check_would_write, may_have_fol
 from recbench_spark.storage.uris import is_object_storage
 
 MAX_NEIGHBOURS = 1000
-"""Most neighbours of a missing folder among which a similar name is looked for, for a hint."""
+"""Most neighbours searched for a similar name.
+
+A hint about a missing folder names the similar one.
+"""
 
 
 def check_warehouse(root: str) -> list[str]:
-    """Refuse a warehouse that could not be written to.
+    """Refuse a warehouse to which a job could not write.
 
-    No file of a folder is written. In an object storage, an object of a private name is written, read,
-    written again (which must be refused) and removed.
+    No file in a folder is written. In an object storage, the check writes an object with a private name,
+    reads it, writes it again (which must be refused) and removes it.
 
     Returns:
         A line about the object storage; nothing for a folder or a catalog.
@@ -42,13 +45,14 @@ def check_warehouse(root: str) -> list[str]:
 
 
 def check_models(root: str, models: Sequence[ModelConfig], *, opened: bool = False) -> None:
-    """Refuse a warehouse that cannot hold the files of a model.
+    """Refuse a warehouse which cannot hold a model's files.
 
-    Where a schema of Spark's own catalog lies, only a session knows: it is refused when it has been opened.
+    Only a session knows where a schema in Spark's own catalog lies, so such a warehouse is refused once a
+    session has opened it.
 
     Raises:
-        ConfigError: files of a model are mapped, and the warehouse is no folder; or tasks write them, and
-            it is a catalog where Spark writes, or on a storage that is read and written by Java alone.
+        ConfigError: a model's files are mapped, and the warehouse is no folder; or tasks write them, and
+            the warehouse is a catalog where Spark writes, or on a storage which only Java reads and writes.
     """
     if is_local_folder(root) or (may_have_folder(root) and not opened):
         return
@@ -64,12 +68,14 @@ def check_models(root: str, models: Sequence[ModelConfig], *, opened: bool = Fal
 
 
 def require_warehouse(root: str) -> None:
-    """Refuse a local folder without tables, or an object storage that does not answer, for jobs that only
-    read.
+    """Refuse a warehouse from which a job could not read.
+
+    A local folder without tables is refused, and so is an object storage without an answer.
 
     Raises:
         StoreError: the object storage does not answer, or refuses.
-        ConfigError: it is not there, or holds none; the hint names the nearest warehouse beside it.
+        ConfigError: the warehouse does not exist, or holds no tables; the hint names the nearest warehouse
+            beside it.
     """
     require_storage(root)
     if not is_local_folder(root) or _holds_tables(Path(root)):
@@ -82,13 +88,13 @@ def require_warehouse(root: str) -> None:
 
 
 def require_partition(root: str, table: Table, name: str, flag: str) -> None:
-    """Refuse the name of a split, or of neighbourhoods, that a local warehouse does not have.
+    """Refuse a split or neighbourhoods missing in a local warehouse.
 
     Args:
-        root: root of the warehouse.
+        root: the warehouse's root.
         table: its first partition column has the names.
-        name: value of the flag.
-        flag: name of the flag, for the error.
+        name: the flag's value.
+        flag: the flag's name, for the error.
 
     Raises:
         ConfigError: there is no such name; the hint names the nearest one.
@@ -105,14 +111,21 @@ def require_partition(root: str, table: Table, name: str, flag: str) -> None:
 
 
 def check_journal_path(path: str | None, flag: str) -> None:
-    """Check that the path of a JSON-lines log can be a file. Raises ConfigError."""
+    """Check that a JSON-lines log's path can be a file.
+
+    Raises:
+        ConfigError: it cannot.
+    """
     place = Path(path or "log.jsonl")
     if place.is_dir() or any(parent.is_file() for parent in place.parents):
         raise ConfigError(f"{flag} {path} is a folder, or lies in a file", "give the path of a file")
 
 
 def _holds_tables(folder: Path) -> bool:
-    """Return whether the folder of a table exists. A table without its log gets its own error later."""
+    """Return whether a table's folder exists.
+
+    A table without its log gets its own error later.
+    """
     return any((folder / name).is_dir() for name in TABLES)
 
 
