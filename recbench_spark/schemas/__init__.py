@@ -6,6 +6,7 @@ dense positions with a meaning only inside one `split_id`.
 
 from __future__ import annotations
 
+from recbench_spark.analyses.comparisons import tables as of_comparisons
 from recbench_spark.analyses.comparisons.tables import (
     CHANGES,
     COMPARISONS,
@@ -15,7 +16,9 @@ from recbench_spark.analyses.comparisons.tables import (
     PARADOX_ID,
     PARADOXES,
 )
+from recbench_spark.auctions import tables as of_auctions
 from recbench_spark.auctions.tables import REPLAYS
+from recbench_spark.boards import tables as of_boards
 from recbench_spark.boards.tables import (
     BOARD_DECISIONS,
     BOARDS,
@@ -53,6 +56,7 @@ from recbench_spark.core.columns import (
     arrow_rows,
     require_names,
 )
+from recbench_spark.graphs import tables as of_graphs
 from recbench_spark.graphs.tables import (
     GRAPH_NODES,
     GRAPH_RUNS,
@@ -61,6 +65,7 @@ from recbench_spark.graphs.tables import (
     NEAREST_NODES,
     NEIGHBOURHOODS,
 )
+from recbench_spark.metrics import tables as of_metrics
 from recbench_spark.metrics.tables import (
     CURVE_RANKINGS,
     CURVE_VALUES,
@@ -71,7 +76,9 @@ from recbench_spark.metrics.tables import (
     RETRIEVAL_RUNS,
     USER_METRICS,
 )
+from recbench_spark.models import tables as of_models
 from recbench_spark.models.tables import EMBEDDINGS, EXPLANATIONS, FITS, SIMILARITIES
+from recbench_spark.splits import tables as of_splits
 from recbench_spark.splits.tables import (
     CANDIDATES,
     CELL_PROPENSITIES,
@@ -88,87 +95,22 @@ from recbench_spark.splits.tables import (
     TIME_FACTS,
     USER_BLOCKS,
 )
+from recbench_spark.storage import run_tables
 from recbench_spark.storage.run_tables import CHECKS, RUNS, SPEED
-from recbench_spark.storage.tables import ID_TYPE, RESULT_TABLES, TABLES
 
-__all__ = [
-    "ABSENT",
-    "BOARDS",
-    "BOARD_DECISIONS",
-    "BOOLEAN",
-    "CANDIDATES",
-    "CELL_PROPENSITIES",
-    "CHANGES",
-    "CHECKS",
-    "COMPARISONS",
-    "COMPLETE",
-    "CURVE_CROSSINGS",
-    "CURVE_RANKINGS",
-    "CURVE_VALUES",
-    "DATE",
-    "DEFINITION",
-    "DOUBLE",
-    "EMBEDDINGS",
-    "ESTIMATOR",
-    "EXPLANATIONS",
-    "FITS",
-    "FLIPS",
-    "FOUND_AT",
-    "GRAPHS",
-    "GRAPH_NODES",
-    "GRAPH_RUNS",
-    "GRAPH_VECTORS",
-    "HELD_OUT",
-    "IDS",
-    "ID_KIND",
-    "ID_TYPE",
-    "INT",
-    "INTERACTIONS",
-    "ITEMS",
-    "ITEM_ID",
-    "LEARNING_CURVES",
-    "LONG",
-    "MANIFESTS",
-    "METHOD",
-    "METRIC",
-    "METRICS",
-    "MULTIVERSE",
-    "NEAREST_NODES",
-    "NEIGHBOURHOODS",
-    "OLDEST_SCHEMA",
-    "PARADOXES",
-    "PARADOX_ID",
-    "PART",
-    "POWER_LAWS",
-    "PROPENSITIES",
-    "RANKINGS",
-    "RATING_PROPENSITIES",
-    "REJECTS",
-    "REPLAYS",
-    "RESULT_TABLES",
-    "RETRIEVAL_RUNS",
-    "RUNS",
-    "RUN_ID",
-    "SCHEMA_VERSION",
-    "SIMILARITIES",
-    "SPEED",
-    "SPLITS",
-    "SPLIT_ID",
-    "STRING",
-    "SUBMISSIONS",
-    "SUITE",
-    "TABLES",
-    "TIMESTAMP",
-    "TIME_FACTS",
-    "TRIALS",
-    "USER_BLOCKS",
-    "USER_ID",
-    "USER_METRICS",
-    "VERDICTS",
-    "K",
-    "Table",
-    "TableColumn",
-    "array_type",
-    "arrow_rows",
-    "require_names",
-]
+ROOMS = (run_tables, of_metrics, of_splits, of_models, of_comparisons, of_graphs, of_boards, of_auctions)
+"""Modules with tables, in the order of pages and lists."""
+
+TABLES: dict[str, Table] = {
+    table.name: table for room in ROOMS for table in vars(room).values() if isinstance(table, Table)
+}
+"""All tables by name."""
+
+RESULT_TABLES = (
+    "metrics", "user_metrics", "rankings", "multiverse", "checks", "replays", "learning_curves",
+    "curve_values", "curve_rankings", "retrieval_runs",
+)  # fmt: skip
+"""Tables whose rows become visible by a succeeded row in `runs`."""
+
+ID_TYPE = "recbench.id_type"
+"""Column metadata: the stored type of ids, in words."""
