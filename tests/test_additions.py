@@ -102,7 +102,7 @@ def test_a_metric_is_added_in_one_file_and_its_test(copy: Path) -> None:
     run_in(copy, "-m", "tools.reference")
     assert "1 / first hit's rank, or 0." in (copy / "docs/reference/metrics.md").read_text(encoding="utf-8")
     sql = copy / "recbench_spark" / "sql"
-    assert "'first_share' AS metric, 'large' AS best" in (sql / "metric_facts.sql").read_text()
+    assert "('first_share', 'large', 0.0, 1.0, FALSE)" in (sql / "metric_facts.sql").read_text()
     assert "AS first_share_10," in (sql / "metrics_wide.sql").read_text()
 
 

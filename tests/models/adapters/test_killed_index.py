@@ -36,7 +36,7 @@ MEASURED = {SECONDS_FILE, "seal.json"}
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from tests.training import test_killed_index as test
+from tests.models.adapters import test_killed_index as test
 from recbench_spark.models.adapters import retrieved
 
 def die_after(name):
