@@ -17,7 +17,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
-from multiprocessing import active_children, get_context, parent_process
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, NamedTuple, TypeVar
 
@@ -115,7 +115,7 @@ class LocalEngine:
             yield from pool.map(work, arguments)
         except BaseException:
             _open_pool.cache_clear()  # a broken pool runs nothing more
-            for process in active_children():
+            for process in list(pool._processes.values()):  # its own: others may run fits by themselves
                 process.terminate()
             pool.shutdown(cancel_futures=True)
             raise

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from operator import add
@@ -82,6 +84,21 @@ def test_a_killed_worker_is_an_error_and_the_next_work_has_new_ones(tmp_path: Pa
     with pytest.raises(BrokenProcessPool):
         engine.parallelize(NUMBERS, 6).map(end).collect()
     assert engine.parallelize(NUMBERS, 6).map(abs).collect() == NUMBERS
+
+
+def sleep_and_name(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def test_work_that_is_given_up_ends_its_own_workers_alone(tmp_path: Path) -> None:
+    engine = LocalEngine(str(tmp_path), 2)
+    with ThreadPoolExecutor(1) as other:
+        alone = other.submit(engine.run_alone, sleep_and_name, 2.0)
+        results = engine.run(sleep_and_name, [0.0, 30.0])
+        assert next(results) != os.getpid()
+        results.close()  # as where a caller reads no further
+        assert alone.result() != os.getpid()
 
 
 def test_an_error_comes_whole_from_a_worker(tmp_path: Path) -> None:
