@@ -115,7 +115,7 @@ class LocalEngine:
             yield from pool.map(work, arguments)
         except BaseException:
             _open_pool.cache_clear()  # a broken pool runs nothing more
-            for process in list(pool._processes.values()):  # its own: others may run fits by themselves
+            for process in list((pool._processes or {}).values()):  # its own: others may run fits
                 process.terminate()
             pool.shutdown(cancel_futures=True)
             raise
