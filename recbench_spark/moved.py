@@ -9,11 +9,10 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import CodeType, ModuleType
-from typing import cast
+from typing import Any, cast
 
 PACKAGE = __name__.partition(".")[0]
 
@@ -44,8 +43,11 @@ MOVED = {
 """Each module's present path, by its path in version 0.2's pages, below the package."""
 
 
-class MovedModules(MetaPathFinder, Loader):
-    """Python's last finder: old paths lead to today's modules."""
+class MovedModules:
+    """Python's last finder: old paths lead to today's modules.
+
+    It does not inherit from `importlib.abc`: loading that takes 10 ms in every process with this package.
+    """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -58,7 +60,7 @@ class MovedModules(MetaPathFinder, Loader):
         if package != PACKAGE:
             return None
         if old in MOVED:
-            return ModuleSpec(name, self)
+            return ModuleSpec(name, cast(Any, self))
         is_folder = any(one.startswith(f"{old}.") for one in MOVED)
         return ModuleSpec(name, None, is_package=True) if is_folder else None
 
@@ -68,6 +70,9 @@ class MovedModules(MetaPathFinder, Loader):
         spec = find_spec(present)
         get_code = getattr(spec and spec.loader, "get_code", None)  # that of a zip is no `InspectLoader`
         return cast(CodeType, get_code(present)) if get_code else None
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Leave it to Python to make a module, which `exec_module` replaces."""
 
     def exec_module(self, module: ModuleType) -> None:
         """Put today's module at the old path, with a warning.
