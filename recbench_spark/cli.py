@@ -335,7 +335,7 @@ def parse_day(text: str) -> date:
 
 
 MANY: dict[str, Any] = {"action": "append", "default": []}
-"""What argparse is told about a repeatable flag."""
+"""Arguments of `add_argument` for a repeatable flag."""
 
 JOURNAL = "JSON-lines log (default: WAREHOUSE/logs/...jsonl where that is local)"
 
@@ -359,7 +359,7 @@ SHARED: dict[str, dict[str, Any]] = {
     "edges": {"metavar": "PATH", "help": "edge list: CSV, Parquet or Delta, file or folder"},
     "split": {"metavar": "ID", "help": "training part of a split of this warehouse"},
 }
-"""What argparse is told about flags shared by several commands."""
+"""Arguments of `add_argument` for each flag that several commands share."""
 
 
 def add_flags(flags: argparse._ActionsContainer, *names: str, **changes: Any) -> None:

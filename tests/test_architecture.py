@@ -36,7 +36,7 @@ A room is a folder of the package, and each folder of `analyses` is one. Two kin
 rooms of features, and are rooms by themselves: `tables.py` (columns) and `settings.py` (keys of YAML).
 """
 
-SPREAD = {"tables": {"tables", "run_tables", "schemas"}, "settings": {"settings", "config"}}
+SPREAD = {"tables": {"tables", "schemas"}, "settings": {"settings", "config"}}
 """Rooms that lie in several folders, with the names of their modules or folders."""
 
 TOP = {

@@ -45,7 +45,7 @@ NOT_RUN = {
     "recbench --": "tests/test_dispatch.py runs it",
     ".venv/bin/spark-submit": "a JVM of its own; tests/cluster submits jobs with spark-submit",
 }
-"""How lines of blocks begin that no test here runs, and why."""
+"""First words of lines that no test here runs, each with the reason."""
 
 JOBS = {
     job.__name__.rpartition(".")[2]: job

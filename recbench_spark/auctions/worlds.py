@@ -27,9 +27,7 @@ LOGGING_NOISE, BID_SPREAD = 1.0, 0.6
 """Spread of the logarithms of the logging policy's errors, and of bids."""
 
 FIRST_TIME, STEP = 1_767_225_600_000_000, 1_000_000
-"""When the first auction takes place (2026-01-01), in microseconds since 1970, and the time between two
-auctions.
-"""
+"""Time of the first auction (2026-01-01) and time between two auctions, in microseconds (since 1970)."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ NOISE = (1e-7, 3e-2)
 """Lowest and highest variance of the noise, as a share of the process's variance."""
 
 HYPER_SETS, KEPT_SETS = 511, 48
-"""How many sets of lengths and noise are weighed, and how many of the likeliest ones predict."""
+"""Number of hyperparameter sets that are weighed, and number of the likeliest ones that predict."""
 
 PRIOR_FREEDOM = 2.0
 """Degrees of freedom in the prior for the process's variance."""

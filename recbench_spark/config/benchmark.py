@@ -40,7 +40,7 @@ class Benchmark(Strict):
     name: Name
     """Name of the suite in tables and reports."""
     description: str = ""
-    """What the file measures, in words."""
+    """Description of the benchmark, in words."""
     dataset: Dataset
     """The log, and how to read it."""
     split: Split = Split()

@@ -42,7 +42,7 @@ class Bundle(Strict):
     log_id: str
     split: str
     provenance: Provenance = Provenance()
-    """Where the figure comes from, and the search behind it."""
+    """Origin of the figure, and the search behind it."""
     rows: Annotated[int, Field(ge=1)]
     content: str
     code_version: str

@@ -32,8 +32,8 @@ class Slice(Strict):
     key: Name
     """The slice's name in tables and reports."""
     of: Literal["popularity", "cold_user", "log", "users", "items"]
-    """Where the labels come from: an item's popularity, users new to training, the log, or a table of users
-    or items.
+    """Source of the labels: an item's popularity, users new to training, the log, or a table of users or
+    items.
     """
     column: str | None = None
     """Column with the labels, for `log`, `users` and `items`."""
@@ -111,7 +111,7 @@ class Propensities(Strict):
         "given",
         "true",
     ] = "power_law"
-    """How to compute the chances; see the list above."""
+    """Estimator of the propensities; see the list above."""
     law: Literal["approximate", "exact"] = "approximate"
     scale: Literal["as_is", "largest", "interactions"] = "as_is"
     floor: Annotated[float, Field(gt=0, le=1)] | None = None

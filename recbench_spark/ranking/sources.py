@@ -28,8 +28,7 @@ from recbench_spark.storage.shared_arrays import SharedRows
 
 Strings = npt.NDArray[np.bytes_]
 OPEN_MODELS = 2
-"""How many scorers a worker caches: a night evaluates one model after the other, one part after the other.
-"""
+"""Scorers cached by a worker: a night evaluates one model after the other, one part after the other."""
 
 
 class Source(Protocol):

@@ -78,6 +78,8 @@ from recbench_spark.metrics.tables import (
 )
 from recbench_spark.models import tables as of_models
 from recbench_spark.models.tables import EMBEDDINGS, EXPLANATIONS, FITS, SIMILARITIES
+from recbench_spark.night import tables as of_nights
+from recbench_spark.night.tables import CHECKS, RUNS, SPEED
 from recbench_spark.splits import tables as of_splits
 from recbench_spark.splits.tables import (
     CANDIDATES,
@@ -95,10 +97,8 @@ from recbench_spark.splits.tables import (
     TIME_FACTS,
     USER_BLOCKS,
 )
-from recbench_spark.storage import run_tables
-from recbench_spark.storage.run_tables import CHECKS, RUNS, SPEED
 
-ROOMS = (run_tables, of_metrics, of_splits, of_models, of_comparisons, of_graphs, of_boards, of_auctions)
+ROOMS = (of_nights, of_metrics, of_splits, of_models, of_comparisons, of_graphs, of_boards, of_auctions)
 """Modules with tables, in the order of pages and lists."""
 
 TABLES: dict[str, Table] = {

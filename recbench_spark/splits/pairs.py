@@ -30,8 +30,8 @@ UNASKED = (TRAIN, GIVEN, LATER)
 """Parts whose rows no model is asked for."""
 
 REASONS = ("", "duplicates_dropped", "repeats_dropped", "new_pairs_dropped")
-"""Why a row is left out, as facts in a manifest: its part has the pair in another row; training knows the
-pair; training does not know it (`repeats: only`).
+"""Reasons to leave a row out, as facts in a manifest: its part has the pair in another row; training knows
+the pair; training does not know it (`repeats: only`).
 """
 
 STAYS, DUPLICATE, REPEAT, NEW = range(len(REASONS))

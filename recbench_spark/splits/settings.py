@@ -106,7 +106,7 @@ class Split(Strict):
     holdout: Literal[
         "ratio", "leave_one_out", "last_n", "n_given", "folds", "consecutive", "period", "given"
     ] = "ratio"
-    """How to choose the held-out rows; see the list above."""
+    """Rule for the held-out rows; see the list above."""
     group: Literal["user", "global"] = "user"
     """Hold out inside each user's rows, or over all rows together; `period`, `folds` and `consecutive` are
     global if nothing else is set.
@@ -129,7 +129,7 @@ class Split(Strict):
     length: Duration | None = None
     """Length of the period: `12h`, `7d`, `2w` or `1mo`; `m` is a minute."""
     anchor: Literal["calendar", "last_event"] | None = None
-    """Where a period without `start` ends: with the newest row's day, week or month, or with that row. By
+    """End of a period without `start`: with the newest row's day, week or month, or with that row. By
     default `calendar` for lengths in d, w and mo, and `last_event` for h, m and s.
     """
     step: Duration | None = None

@@ -80,7 +80,7 @@ RELEVANT = 4
 
 
 START, PERIOD = 1_577_836_800_000_000, 30 * 86_400_000_000
-"""When the loop starts (2020-01-01), and how long a period is (30 days), in microseconds."""
+"""Start of the loop (2020-01-01, since 1970) and length of a period (30 days), in microseconds."""
 
 BLOCK_ROWS = 500_000
 """Draws that a worker holds at once: about 100 MB."""

@@ -226,7 +226,7 @@ MODULES = (
     "metrics.pairs",
     "evaluation.run_measures",
 )
-"""What lists and scores are evaluated with: without Spark, and without torch."""
+"""Modules that evaluate lists and scores: without Spark, and without torch."""
 
 OF_MODELS = ("ranking.scored", "ranking.sources")
 

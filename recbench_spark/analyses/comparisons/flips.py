@@ -40,7 +40,7 @@ from recbench_spark.storage.packed_blocks import Block, partition_rows
 
 ITEMS, USERS = "items", "users"
 SHOWN_IDS = 20
-"""How many ids are reported per set."""
+"""Largest number of ids reported per set."""
 
 CELLS = 1 << 22
 """Ids x models x columns processed at once: 32 MB."""

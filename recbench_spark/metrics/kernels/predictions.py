@@ -184,13 +184,13 @@ def _reason(t: dict[str, float], binary: bool) -> str:
     return "the outcomes do not vary" if binary else "the mean outcome is 0"
 
 
-describe_error = partial(About, "small", bounds=NOT_NEGATIVE, wide=True)
-"""What errors share: small is best, without an upper bound."""
+about_error = partial(About, "small", bounds=NOT_NEGATIVE, wide=True)
+"""Make the facts about an error metric: small is best, without an upper bound."""
 
 
 @value_metric(
     "mse",
-    describe_error(
+    about_error(
         place=190,
         title="mean squared error (MSE)",
         formula="Mean of (prediction - outcome)^2.",
@@ -207,7 +207,7 @@ def mse(t: dict[str, Floats]) -> Floats:
 
 @value_metric(
     "rmse",
-    describe_error(
+    about_error(
         place=170,
         title="root mean squared error (RMSE)",
         formula="Square root of mean (prediction - outcome)^2.",
@@ -224,7 +224,7 @@ def rmse(t: dict[str, Floats]) -> Floats:
 
 @value_metric(
     "mae",
-    describe_error(
+    about_error(
         place=180,
         title="mean absolute error (MAE)",
         formula="Mean of |prediction - outcome|.",
@@ -241,7 +241,7 @@ def mae(t: dict[str, Floats]) -> Floats:
 
 @value_metric(
     "nmse",
-    describe_error(
+    about_error(
         place=200,
         depends_on_base_rate=True,
         title="normalised mean squared error (NMSE)",
@@ -316,7 +316,7 @@ def mean_outcome(t: dict[str, Floats]) -> Floats:
 
 @value_metric(
     "logloss",
-    describe_error(
+    about_error(
         place=210,
         depends_on_base_rate=True,
         title="logarithmic loss (log-loss)",

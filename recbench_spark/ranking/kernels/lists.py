@@ -26,7 +26,7 @@ from recbench_spark.ranking.kernels.rankings import Rankings
 Scalar = TypeVar("Scalar", np.int64, np.float64)
 
 CELLS = 1 << 17
-"""How many padded list entries are sorted at once."""
+"""Padded list entries sorted at once."""
 
 EXACT = 1 << 53
 """Smallest whole number whose successor float64 cannot represent."""

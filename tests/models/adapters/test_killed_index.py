@@ -101,7 +101,7 @@ KINDS = {
     "lsh": {"kind": "lsh", "bits": 3, "bands": 6},
 }
 ENDS = [("files", "warehouse"), ("write_seal", "host"), ("files", "host"), ("write_seal", "warehouse")]
-"""When the build ends, and where it is: all for one kind, for the others each once."""
+"""Moments at which the build ends, and its places: all for one kind, for the others each once."""
 
 
 @pytest.mark.full

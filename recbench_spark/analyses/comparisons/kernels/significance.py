@@ -25,7 +25,7 @@ from recbench_spark.core.resampling import BLOCK, BOOTSTRAP_BITS, MASK, percenti
 from recbench_spark.errors import DataError
 
 PLANES = 9
-"""How many arrays (m, m) `pair_sums` has."""
+"""Number of (m, m) arrays in `pair_sums`."""
 
 HALF_BITS = 15
 """A value is high 2^-15 + low 2^-30: products of halves add up exactly in float64."""
