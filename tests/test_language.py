@@ -59,9 +59,7 @@ LONG_FILES = {
 }
 
 STRINGS = {
-    "recbench_spark/models/settings.py": "the folder in which a kind is looked up",
     "recbench_spark/core/warm.py": "an old path of a module that people run",
-    "recbench_spark/models/adapters/registry.py": "the registry of adapters",
 }
 """Files that may name modules of this package in strings, with the reason."""
 

@@ -30,10 +30,15 @@ from jobs.studies.chained_facts import ITEMS, LENGTH, find_best_values, generate
 from recbench_spark import cli
 from recbench_spark.config import load_yaml
 from recbench_spark.errors import OK, ConfigError
-from recbench_spark.models.networks.explanations import compare_drops, explain_history
 from recbench_spark.models.networks.fitting import fit
 from recbench_spark.models.networks.sequence_networks import HistoryMemory
-from recbench_spark.models.networks.sequence_tasks import SequenceTask, count_better, read_length
+from recbench_spark.models.networks.sequence_tasks import (
+    SequenceTask,
+    compare_drops,
+    count_better,
+    explain_history,
+    read_length,
+)
 from recbench_spark.models.networks.sequences import Sequences, cut_newest, make_sequences, set_last_aside
 from recbench_spark.models.settings import make_model
 

@@ -26,10 +26,10 @@ from recbench_spark.core.hashed_ids import hash_ids
 from recbench_spark.core.revisions import select_revisions
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.models.fits.logs import index_ids
-from recbench_spark.models.means import MeansModel
 from recbench_spark.models.rating import registry
 from recbench_spark.models.rating.interface import Ratings, ScoringModel, check_ratings
 from recbench_spark.models.rating.kinds import learner_settings, model_seed
+from recbench_spark.models.rating.means import MeansModel
 from recbench_spark.models.rating.sgd import RatingFactorModel
 from recbench_spark.ranking.kernels.positives import ItemLists
 from recbench_spark.ranking.kernels.rankings import Rankings, mark_relevant

@@ -10,8 +10,18 @@ import sys
 from importlib import import_module, invalidate_caches
 from pathlib import Path
 from types import ModuleType
+from typing import Any
+
+from recbench_spark.core.extras import MissingPackageError, explain
+from recbench_spark.core.strict_settings import shorten
+from recbench_spark.errors import ConfigError
 
 PACKAGE = __name__.partition(".")[0]
+
+IMPORTABLE = (
+    "module:Class of a module beside the YAML file, in the working folder or on PYTHONPATH;"
+    " spark-submit on a cluster: --py-files my_models.py"
+)
 
 _beside = list[Path]()
 """Folders of the files read."""
@@ -46,6 +56,31 @@ def import_own(name: str) -> ModuleType:
     sys.path.append(str(folder))
     invalidate_caches()
     return import_module(name)
+
+
+def import_attribute(name: str, what: str) -> Any:
+    """Return the object at `module:Class`; errors call it `what`.
+
+    Raises:
+        ConfigError: its module cannot be imported, or has no such class.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(import_own(module), attribute)
+    except (Exception, SystemExit) as error:  # a user's module may do anything while it is imported
+        explained = explain(error)
+        if isinstance(explained, MissingPackageError):
+            raise ConfigError(f"{what} '{name}': {explained.message}", explained.hint) from error
+        reason = _explain_import_error(error, module)
+        raise ConfigError(f"{what} '{name}': {reason}", IMPORTABLE) from error
+
+
+def _explain_import_error(error: BaseException, module: str) -> str:
+    """Return in words why a module cannot be imported."""
+    if isinstance(error, SystemExit):
+        return f"importing {module} ends Python: sys.exit({shorten(str(error.code))})"
+    plain = isinstance(error, ImportError | AttributeError | ValueError)
+    return str(error) if plain else f"{type(error).__name__}: {error}"
 
 
 def list_own_modules() -> list[Path]:

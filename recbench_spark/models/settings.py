@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import math
-import pkgutil
 import re
 from collections.abc import Mapping
-from importlib import import_module, util
+from importlib import import_module
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
-from recbench_spark.core.extras import MissingPackageError, explain
-from recbench_spark.core.own_modules import import_own
+from recbench_spark.core.own_modules import import_attribute
 from recbench_spark.core.strict_settings import INT, Count, Location, Name, Seed, Strict, parse, shorten
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.models.fold_in_kinds import FoldInRidge
 from recbench_spark.retrieval.settings import AnyIndexSettings
 from recbench_spark.storage.uris import place_side
 
-MODELS_PACKAGE = "recbench_spark.models"
-"""A package whose module `KIND` may hold the class of that kind, for a model in one file."""
-
-RATING_KINDS = f"{MODELS_PACKAGE}.rating.kinds"
-"""The module with all rating models' classes; it compiles kernels, so it is imported last."""
+KIND_MODULES = ("networks.settings", "rating.means", "graph", "rating.kinds", "cornac")
+"""Modules of this package with more kinds, in the order of their import: the last ones compile kernels."""
 
 
 class Provenance(Strict):
@@ -54,18 +49,19 @@ class ModelConfig(Strict):
 
     A subclass whose `kind` is a Literal is registered at its definition.
     `behaviour`: `module:Class` of a `models.adapters.model_adapter.ModelAdapter`, imported at first use, so
-    settings load without Spark and torch; `models.adapters.registry` names those in this package. `paths`:
-    settings which are paths (`features.path` for a setting in a section): `{logical_date}` is filled in,
-    and the content at the path enters a run's key. `measured`: False for figures others measured. `facts`:
-    facts a night reads from the model itself, for gates. `revised`: names in `revisions` its numbers depend
-    on, beside its kind's. `unkeyed`: settings which change no number and enter no key. `unfitted`: settings
-    no fit depends on: models which differ only in them share one fit. `fitted_by_version`: True if another
-    `version` is another fit. `fold_in_revisions`: names in `revisions` behind the numbers of held-out
-    users, where `folds_given_rows` is true. `needs_times`: True if the model reads row times, whatever the
-    split does.
+    settings load without Spark and torch; kinds in this package name theirs in `adapter`, below
+    `models.adapters`. `paths`: settings which are paths (`features.path` for a setting in a section):
+    `{logical_date}` is filled in, and the content at the path enters a run's key. `measured`: False for
+    figures others measured. `facts`: facts a night reads from the model itself, for gates. `revised`: names
+    in `revisions` its numbers depend on, beside its kind's. `unkeyed`: settings which change no number and
+    enter no key. `unfitted`: settings no fit depends on: models which differ only in them share one fit.
+    `fitted_by_version`: True if another `version` is another fit. `fold_in_revisions`: names in `revisions`
+    behind the numbers of held-out users, where `folds_given_rows` is true. `needs_times`: True if the model
+    reads row times, whatever the split does.
     """
 
     behaviour: ClassVar[str] = ""
+    adapter: ClassVar[str] = ""
     paths: ClassVar[tuple[str, ...]] = ()
     measured: ClassVar[bool] = True
     facts: ClassVar[tuple[str, ...]] = ()
@@ -123,11 +119,6 @@ class ModelConfig(Strict):
         """
 
 
-IMPORTABLE = (
-    "module:Class of a module beside the YAML file, in the working folder or on PYTHONPATH;"
-    " spark-submit on a cluster: --py-files my_models.py"
-)
-
 MODELS: dict[str, type[ModelConfig]] = {}
 """Every imported model class, by its kind."""
 
@@ -140,10 +131,9 @@ def model_class(kind: str) -> type[ModelConfig]:
     """
     if ":" in kind:
         return import_class(kind)
-    if kind not in MODELS and kind.isidentifier() and util.find_spec(f"{MODELS_PACKAGE}.{kind}"):
-        import_module(f"{MODELS_PACKAGE}.{kind}")
-    if kind not in MODELS:
-        import_module(RATING_KINDS)
+    for module in KIND_MODULES:
+        if kind not in MODELS:
+            import_module(f"{__package__}.{module}")
     if kind not in MODELS:
         raise ConfigError(f"no model of kind '{kind}'", nearest(kind, list_kinds()))
     return MODELS[kind]
@@ -151,11 +141,8 @@ def model_class(kind: str) -> type[ModelConfig]:
 
 def list_kinds() -> list[str]:
     """Return all kinds, after importing every module which defines some."""
-    package = import_module(MODELS_PACKAGE)
-    for module in pkgutil.iter_modules(package.__path__):
-        if not module.ispkg:
-            import_module(f"{MODELS_PACKAGE}.{module.name}")
-    import_module(RATING_KINDS)
+    for module in KIND_MODULES:
+        import_module(f"{__package__}.{module}")
     return sorted(MODELS)
 
 
@@ -174,29 +161,14 @@ def import_class(name: str) -> type[ModelConfig]:
     return model
 
 
-def import_attribute(name: str, what: str) -> Any:
-    """Return the object at `module:Class`; errors call it `what`.
-
-    Raises:
-        ConfigError: its module cannot be imported, or has no such class.
-    """
-    module, _, attribute = name.partition(":")
-    try:
-        return getattr(import_own(module), attribute)
-    except (Exception, SystemExit) as error:  # a user's module may do anything while it is imported
-        explained = explain(error)
-        if isinstance(explained, MissingPackageError):
-            raise ConfigError(f"{what} '{name}': {explained.message}", explained.hint) from error
-        reason = _explain_import_error(error, module)
-        raise ConfigError(f"{what} '{name}': {reason}", IMPORTABLE) from error
-
-
-def _explain_import_error(error: BaseException, module: str) -> str:
-    """Return in words why a module cannot be imported."""
-    if isinstance(error, SystemExit):
-        return f"importing {module} ends Python: sys.exit({shorten(str(error.code))})"
-    plain = isinstance(error, ImportError | AttributeError | ValueError)
-    return str(error) if plain else f"{type(error).__name__}: {error}"
+def name_adapter(settings: type[ModelConfig]) -> str:
+    """Return a settings class's adapter as `module:Class`."""
+    if not (settings.behaviour or settings.adapter):
+        raise ConfigError(
+            f"{settings.__name__} has no `behaviour`",
+            "name the class that fits it: behaviour = 'module:Class'",
+        )
+    return settings.behaviour or f"{__package__}.adapters.{settings.adapter}"
 
 
 def _kinds(model: type[ModelConfig]) -> tuple[str, ...]:
@@ -249,6 +221,7 @@ class LearntItems(ModelConfig):
 class RandomModel(ModelConfig):
     """Random scores: a uniform number per (user, item), by hash."""
 
+    adapter: ClassVar[str] = "baselines:RandomAdapter"
     kind: Literal["random"]
     seed: Seed = 42
     """Seed of the hash."""
@@ -260,6 +233,7 @@ class PopularModel(ModelConfig):
     Items without one are in no list.
     """
 
+    adapter: ClassVar[str] = "baselines:PopularAdapter"
     revised: ClassVar[tuple[str, ...]] = ("trained_items",)
     kind: Literal["popular"]
 
@@ -273,6 +247,7 @@ class ItemKnnModel(ModelConfig):
     users, so popularity counts.
     """
 
+    adapter: ClassVar[str] = "item_knn:ItemKnnAdapter"
     revised: ClassVar[tuple[str, ...]] = ("trained_items",)
     kind: Literal["item_knn"]
     scores: Literal["sum", "centred_mean"] = "sum"
@@ -289,6 +264,7 @@ class MllibAlsModel(LearntItems):
     Its last bits depend on the number of cores; `als` has the same objective, and fits on one host.
     """
 
+    adapter: ClassVar[str] = "mllib_als:MllibAlsAdapter"
     kind: Literal["mllib_als"]
     rank: Annotated[int, Field(ge=1, le=2048)] = 32
     """Number of factors for each user and item."""
@@ -312,6 +288,7 @@ class MllibAlsModel(LearntItems):
 class TruthModel(ModelConfig):
     """The generated world's true factors, without rating noise."""
 
+    adapter: ClassVar[str] = "baselines:TruthAdapter"
     kind: Literal["truth"]
 
     def check(self, reader: str) -> None:
@@ -332,6 +309,7 @@ class EmbeddingsModel(ModelConfig):
     `users` can be left out.
     """
 
+    adapter: ClassVar[str] = "external_models:EmbeddingsAdapter"
     added_later: ClassVar[frozenset[str]] = frozenset({"fold_in", "columns"})
     paths: ClassVar[tuple[str, ...]] = ("users", "items")
     fold_in_revisions: ClassVar[tuple[str, ...]] = ("fold_in",)
@@ -377,6 +355,7 @@ class EmbeddingsModel(ModelConfig):
 class ScoresModel(ModelConfig):
     """A table (user_id, item_id, score) from another system."""
 
+    adapter: ClassVar[str] = "external_models:ScoresAdapter"
     added_later: ClassVar[frozenset[str]] = frozenset({"columns"})
     paths: ClassVar[tuple[str, ...]] = ("path",)
     kind: Literal["scores"]
@@ -393,6 +372,7 @@ class ListsModel(ModelConfig):
     as for models with scores (drop).
     """
 
+    adapter: ClassVar[str] = "external_models:ListsAdapter"
     added_later: ClassVar[frozenset[str]] = frozenset({"training_items", "columns"})
     paths: ClassVar[tuple[str, ...]] = ("path",)
     kind: Literal["lists"]
@@ -412,6 +392,7 @@ class SwitchModel(ModelConfig):
     `first` and `then` the pair is chosen there as well, among all models in the file.
     """
 
+    adapter: ClassVar[str] = "baselines:SwitchAdapter"
     kind: Literal["switch"]
     first: Name | None = None
     """Model to use first."""
@@ -436,6 +417,7 @@ class RetrievedModel(ModelConfig):
     `base`: the model which scores. `length`: items in a list.
     """
 
+    adapter: ClassVar[str] = "retrieved:RetrievedAdapter"
     kind: Literal["retrieved"]
     base: SerializeAsAny[ModelConfig]
     index: AnyIndexSettings

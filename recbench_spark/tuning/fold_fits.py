@@ -279,7 +279,7 @@ def run_distributed(
     if not models:
         return []
     store = require_session(fits.store, f"model {models[0].name} (kind {models[0].kind})")
-    from recbench_spark.models.fits.distributed import fit_als  # noqa: PLC0415
+    from recbench_spark.models.adapters.mllib_als import fit_als  # noqa: PLC0415
 
     log, places = fits.log, folds or fits.log.folds or (None,)
     rows = []

@@ -55,7 +55,7 @@ def test_a_misspelt_kind_stands_in_the_message() -> None:
 
 
 def test_a_module_of_models_is_found_by_its_name() -> None:
-    assert model_class("means").__module__ == "recbench_spark.models.means"
+    assert model_class("means").__module__ == "recbench_spark.models.rating.means"
     assert {"means", "als", "published"} <= set(list_kinds())
 
 

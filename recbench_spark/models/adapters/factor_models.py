@@ -25,8 +25,6 @@ from recbench_spark.models.adapters.multiprocess_fit import fit_as_configured, r
 from recbench_spark.models.fits.logs import as_text
 from recbench_spark.models.fits.tasks import name_vectors
 from recbench_spark.models.fold_in_settings import FoldInSettings, make_ridge_fold_in, require_fold_in
-from recbench_spark.models.lightgcn import LightGcnModel
-from recbench_spark.models.mf_bpr import MfBprModel
 from recbench_spark.models.networks.factors import (
     FactorNetwork,
     FactorTask,
@@ -35,6 +33,7 @@ from recbench_spark.models.networks.factors import (
     split_pairs,
 )
 from recbench_spark.models.networks.fitting import Report, Task, WatchedTask
+from recbench_spark.models.networks.settings import LightGcnModel, MfBprModel
 from recbench_spark.ranking.known_items import KnownItems
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.block_arrays import map_file

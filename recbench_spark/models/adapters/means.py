@@ -19,7 +19,7 @@ from recbench_spark.core.hashed_ids import hash_encoded
 from recbench_spark.core.ids import encode_texts
 from recbench_spark.models.adapters.model_adapter import ModelAdapter, SplitData, Trained
 from recbench_spark.models.fits.logs import collect_facts, find_scale, to_decimals
-from recbench_spark.models.means import MeansModel
+from recbench_spark.models.rating.means import MeansModel
 from recbench_spark.ranking.predict import Predictor
 from recbench_spark.ranking.sources import DotSource
 from recbench_spark.splits.labelled_rows import open_labelled

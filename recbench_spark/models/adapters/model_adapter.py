@@ -1,7 +1,7 @@
 """The interface of all models: fit, save, rank, predict, fold in.
 
-The registry names the adapter for each settings class (`models.settings.ModelConfig`); nothing else in the
-package knows kinds of models by name. Adapters know tables and, through `Source`, the scorers workers open.
+A settings class names its adapter (`models.settings.ModelConfig`); nothing else in the package knows kinds
+of models by name. Adapters know tables and, through `Source`, the scorers workers open.
 """
 
 from __future__ import annotations
@@ -15,15 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.core.checks import Check
+from recbench_spark.core.own_modules import import_attribute
 from recbench_spark.engine.versions import is_frame
 from recbench_spark.errors import ConfigError, DataError
-from recbench_spark.models.adapters import given_rows
-from recbench_spark.models.adapters.registry import import_adapter
+from recbench_spark.models import prefix_scorers
 from recbench_spark.models.adapters.split_data import SplitData
 from recbench_spark.models.fold_in_settings import FoldInSettings
-from recbench_spark.models.prefix_scorers import PrefixScorer
 from recbench_spark.models.rating.interface import Scale
-from recbench_spark.models.settings import ModelConfig
+from recbench_spark.models.settings import ModelConfig, name_adapter
 from recbench_spark.ranking.inputs import RankingInput, ScoredModel
 from recbench_spark.ranking.known_items import share_rows
 from recbench_spark.ranking.predict import Predictor
@@ -249,12 +248,12 @@ class ModelAdapter(Generic[Settings]):
         if not (data.folds_users and self.settings.folds_given_rows):
             return cast("Rows | None", known)
         folded = self._fold_users(trained, data)
-        return folded if known is None else known.unite(folded, given_rows.VECTORS)
+        return folded if known is None else known.unite(folded, prefix_scorers.VECTORS)
 
     def _fold_users(self, trained: Trained, data: SplitData) -> PieceRows:
         scorer = self.make_prefix_scorer(trained, data)
-        fold = partial(given_rows.fold_given_rows, known=data.known_items, model=scorer)
-        folded = data.open_by_user(given_rows.COLUMNS, fold, given_rows.VECTORS)
+        fold = partial(prefix_scorers.fold_given_rows, known=data.known_items, model=scorer)
+        folded = data.open_by_user(prefix_scorers.COLUMNS, fold, prefix_scorers.VECTORS)
         return keep_results(data.store.scratch, folded, data.store.engine)
 
     def predict_products(self, users: Side, data: SplitData, scale: Scale | None = None) -> TaskRows:
@@ -300,14 +299,14 @@ class ModelAdapter(Generic[Settings]):
         """
         return None
 
-    def make_prefix_scorer(self, trained: Trained, data: SplitData) -> PrefixScorer:
+    def make_prefix_scorer(self, trained: Trained, data: SplitData) -> prefix_scorers.PrefixScorer:
         """Return the model for learning-curve tasks; `check_prefixes` has passed.
 
         Args:
             trained: the model, as `load` reads it.
             data: the split.
         """
-        return PrefixScorer(self.open_source(trained, data), self.make_fold_in(data))
+        return prefix_scorers.PrefixScorer(self.open_source(trained, data), self.make_fold_in(data))
 
     def predict(self, users: Side, data: SplitData) -> Side:
         """Predict ratings for pairs of users and items.
@@ -335,8 +334,13 @@ Behaviour = ModelAdapter
 
 
 def make_adapter(settings: ModelConfig) -> ModelAdapter[ModelConfig]:
-    """Import a model's adapter class and return its adapter."""
-    return cast("ModelAdapter[ModelConfig]", import_adapter(settings)(settings))
+    """Import a model's adapter class and return its adapter.
+
+    Raises:
+        ConfigError: its module cannot be imported, or has no such class.
+    """
+    adapter = import_attribute(name_adapter(type(settings)), f"model {settings.name}: behaviour")
+    return cast("ModelAdapter[ModelConfig]", adapter(settings))
 
 
 def _name_part(rows: Side, side: str, key: str) -> tuple[TaskRows, dict[str, str]]:

@@ -46,7 +46,7 @@ from recbench_spark.models.adapters.kept_weights import WEIGHTS_FILE, has_weight
 from recbench_spark.models.adapters.model_adapter import SplitData, Trained
 from recbench_spark.models.adapters.multiprocess_fit import fit_as_configured
 from recbench_spark.models.fits.logs import as_text
-from recbench_spark.models.graphsage import GraphSageModel
+from recbench_spark.models.graph import GraphSageModel, PinSageModel
 from recbench_spark.models.networks.factors import UserItemPairs
 from recbench_spark.models.networks.fitting import Task, WatchedTask
 from recbench_spark.models.networks.layers import GraphNetwork
@@ -60,7 +60,6 @@ from recbench_spark.models.networks.tasks import (
     pair_liked_items,
     rank_items,
 )
-from recbench_spark.models.pinsage import PinSageModel
 from recbench_spark.ranking.known_items import KnownItems
 from recbench_spark.sources.opened_logs import choose_identity
 from recbench_spark.storage.block_arrays import map_file, map_whole

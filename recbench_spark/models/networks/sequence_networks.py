@@ -15,13 +15,15 @@ from torch import nn
 from torch.nn import functional
 
 from recbench_spark.errors import ConfigError
-from recbench_spark.models.gru4rec import Gru4RecModel
-from recbench_spark.models.memn2n import MemN2NModel
 from recbench_spark.models.networks.factors import random_normals
 from recbench_spark.models.networks.memory import MemoryNetwork, MemoryReading, MemoryShape
 from recbench_spark.models.networks.sequences import TokenWindows
-from recbench_spark.models.networks.settings import SequenceModelConfig
-from recbench_spark.models.sasrec import SasRecModel
+from recbench_spark.models.networks.settings import (
+    Gru4RecModel,
+    MemN2NModel,
+    SasRecModel,
+    SequenceModelConfig,
+)
 
 
 class SequenceNetwork(Protocol):

@@ -1,4 +1,4 @@
-"""Define the settings shared by trained graph and factor models."""
+"""Settings of models trained by gradients: factor and sequence models."""
 
 from __future__ import annotations
 
@@ -105,6 +105,7 @@ class FactorModelConfig(FittedModel, LearntItems):
     hundreds of them cheap. `fold_in`: ridge regression to give new users vectors, for learning curves.
     """
 
+    adapter: ClassVar[str] = "factor_models:FactorAdapter"
     added_later: ClassVar[frozenset[str]] = FittedModel.added_later | {"shared", "fold_in", "items"}
     revised: ClassVar[tuple[str, ...]] = ("descent", "trained_items")
     unfitted: ClassVar[frozenset[str]] = frozenset({"fold_in"})
@@ -151,6 +152,7 @@ class SequenceModelConfig(GradientModel, LearntItems):
     share of numbers set to 0 in training.
     """
 
+    adapter: ClassVar[str] = "sequence_models:SequenceAdapter"
     added_later: ClassVar[frozenset[str]] = GradientModel.added_later | {"items"}
     revised: ClassVar[tuple[str, ...]] = ("descent", "trained_items", "histories")
     fold_in_revisions: ClassVar[tuple[str, ...]] = ()
@@ -193,3 +195,92 @@ class SequenceModelConfig(GradientModel, LearntItems):
                 f"reader '{reader}' have no times",
                 "use a log with times, or a kind that needs no order",
             )
+
+
+class SasRecModel(SequenceModelConfig):
+    """SASRec (Kang and McAuley 2018): items attend to earlier items.
+
+    `blocks`: blocks with attention and two dense layers. `heads`: attention heads; they divide `dims`.
+    Items have one vector, for reading and for scoring.
+    """
+
+    kind: Literal["sasrec"]
+    blocks: Annotated[int, Field(ge=1, le=32)] = 2
+    heads: Annotated[int, Field(ge=1, le=64)] = 1
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> Self:
+        if self.dims % self.heads:
+            raise ValueError(f"heads: {self.dims} dims are not divided by {self.heads}")
+        return self
+
+
+class Gru4RecModel(SequenceModelConfig):
+    """GRU4Rec (Hidasi et al. 2016): gated recurrent units, output layer.
+
+    `layers`: recurrent layers. An item has one vector for reading, and another one with a bias for scoring.
+    """
+
+    kind: Literal["gru4rec"]
+    layers: Annotated[int, Field(ge=1, le=8)] = 1
+
+
+class MemN2NModel(SequenceModelConfig):
+    """An End-to-End Memory Network over a user's past.
+
+    Source: Sukhbaatar et al. 2015. The newest item is the query, and the `memory` items before it are the
+    memories.
+
+    `hops`: how often the memories are read. `tying`: an answer's vectors read the next hop's memories
+    (adjacent), or all hops share their vectors, and a linear map leads from hop to hop (layer_wise).
+    `linear_epochs`: first epochs without the softmax of the attention; none of them is the best epoch.
+    `noise`: chance of an empty memory before each item in training: .1 leaves about .09 of the memories
+    empty. `explain`: users whose attention goes to the table `explanations`.
+    """
+
+    kind: Literal["memn2n"]
+    memory: Annotated[int, Field(ge=1, le=10_000)] = 50
+    hops: Annotated[int, Field(ge=1, le=32)] = 3
+    tying: Literal["adjacent", "layer_wise"] = "layer_wise"
+    linear_epochs: Annotated[int, Field(ge=0, le=10**6)] = 0
+    noise: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    explain: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_linear_epochs(self) -> Self:
+        if self.linear_epochs >= self.epochs:
+            raise ValueError(
+                f"linear_epochs: {self.linear_epochs} of {self.epochs} epochs leave none with the softmax"
+            )
+        if 0 < self.patience <= self.linear_epochs:
+            raise ValueError(
+                f"patience: {self.patience} ends a fit in its {self.linear_epochs} linear epochs"
+            )
+        return self
+
+
+class MfBprModel(FactorModelConfig):
+    """MF-BPR (Rendle et al. 2009): relevant items rank above others.
+
+    `penalty`: factor on squared lengths; an example's loss has half of it. `spread`: spread of the first
+    random vectors.
+    """
+
+    kind: Literal["mf_bpr"]
+
+    @property
+    def layers(self) -> int:
+        """Return 0: there are no layers over the graph."""
+        return 0
+
+
+class LightGcnModel(FactorModelConfig):
+    """LightGCN (He et al. 2020).
+
+    It is MF-BPR over the mean of 0 to `layers` normalised sums over neighbours. The whole graph is smoothed
+    in each minibatch, so fewer and larger minibatches are faster.
+    """
+
+    kind: Literal["lightgcn"]
+    layers: Annotated[int, Field(ge=1, le=16)] = 3
+    """Number of averaged sums over neighbours."""

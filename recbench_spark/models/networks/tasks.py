@@ -19,9 +19,8 @@ from recbench_spark.graphs.kernels.ids import hash_numbers
 from recbench_spark.graphs.kernels.samples import Band
 from recbench_spark.models.networks.devices import move_batch
 from recbench_spark.models.networks.fitting import Rows, Step
-from recbench_spark.models.networks.layers import GraphNetwork
+from recbench_spark.models.networks.layers import GraphNetwork, take_rows
 from recbench_spark.models.networks.losses import co_occurrence, cross_entropy, max_margin
-from recbench_spark.models.networks.pooling import take_rows
 from recbench_spark.models.networks.sampling import draw_hard_negatives, draw_shared_negatives
 from recbench_spark.models.networks.subgraphs import (
     Adjacency,

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal
 
 from recbench_spark.config import ModelConfig, Seed
 from recbench_spark.errors import ConfigError
-from recbench_spark.models.means import MeansModel
 from recbench_spark.models.rating.adam_factors import GmfSettings, WmfSettings
 from recbench_spark.models.rating.als import AlsSettings, ImplicitAlsSettings, ProductAlsSettings
 from recbench_spark.models.rating.bayesian import BayesianSettings
@@ -18,6 +17,7 @@ from recbench_spark.models.rating.folding import choose_fold_in
 from recbench_spark.models.rating.interface import Ratings, RatingSettings
 from recbench_spark.models.rating.item_neighbours import ItemNeighboursSettings
 from recbench_spark.models.rating.logistic import LogisticSettings
+from recbench_spark.models.rating.means import MeansModel
 from recbench_spark.models.rating.neural_factors import MlpSettings, NeumfSettings
 from recbench_spark.models.rating.nsvd import NsvdSettings
 from recbench_spark.models.rating.own import BlockScores, VectorLearner, Vectors
@@ -33,6 +33,7 @@ VECTORS = ("rating_vectors", "trained_items")
 class RatingModelConfig(LearntItems):
     """A learner from `models.rating`, fitted in one task."""
 
+    adapter: ClassVar[str] = "rating_models:RatingAdapter"
     seed: Seed = 42
     """Seed of every random choice in the fit."""
 
@@ -53,6 +54,7 @@ class AlsModel(ProductAlsSettings, RatingModelConfig):
     `unobserved_weight` 1 / alpha, up to the scale of its scores; the regulariser counts only a row's pairs.
     """
 
+    adapter: ClassVar[str] = "rating_models:AlsAdapter"
     revised: ClassVar[tuple[str, ...]] = ("trained_items",)
     kind: Literal["als"]
 

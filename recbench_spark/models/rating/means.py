@@ -25,6 +25,7 @@ from recbench_spark.models.rating.interface import (
     indices_with_unseen,
     rmse,
 )
+from recbench_spark.models.settings import ModelConfig
 
 
 class MeansSettings(RatingSettings):
@@ -105,3 +106,16 @@ def _shrink_means(rows_r: Indices, left_r: Floats, size: int, shrinkage: float) 
     """Return sum / (n + k) for each row; 0 without ratings."""
     sums, counts = np.bincount(rows_r, left_r, minlength=size), np.bincount(rows_r, minlength=size)
     return np.asarray(sums / np.maximum(counts + shrinkage, np.finfo(np.float64).tiny))
+
+
+class MeansModel(MeansSettings, ModelConfig):
+    """Predicts r_ui = mu + b_i + b_u, with shrunk means.
+
+    The settings are those of `rating.means`. A night fits the model on the cluster
+    (`models.adapters.means`). Among many fits it is one task like the others. Items without training rows
+    are in no list.
+    """
+
+    adapter: ClassVar[str] = "means:MeansAdapter"
+    revised: ClassVar[tuple[str, ...]] = ("trained_items",)
+    kind: Literal["means"]

@@ -12,10 +12,11 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from recbench_spark.core.own_modules import import_attribute
 from recbench_spark.errors import DataError, DivergedError
 from recbench_spark.models.rating.interface import Fit, Floats, Indices, Ratings, RatingSettings
 from recbench_spark.models.rating.sgd import Table, make_score_fit
-from recbench_spark.models.settings import import_attribute, make_model
+from recbench_spark.models.settings import make_model
 from recbench_spark.ranking.kernels.scorers import check_block
 
 

@@ -21,8 +21,8 @@ from recbench_spark.models.adapters.checkpoint_copies import (
 from recbench_spark.models.adapters.factor_models import fit_factors
 from recbench_spark.models.adapters.model_adapter import ModelAdapter
 from recbench_spark.models.fits.tasks import FIT_FILES
-from recbench_spark.models.lightgcn import LightGcnModel
 from recbench_spark.models.networks.factors import make_pairs
+from recbench_spark.models.networks.settings import LightGcnModel
 from recbench_spark.models.settings import ModelConfig
 from recbench_spark.night.model_fits import hold_fit
 from recbench_spark.storage.leases import Lease, hold_lease

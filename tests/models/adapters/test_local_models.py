@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 from recbench_spark.config import Benchmark, WorldSettings, make_benchmark
+from recbench_spark.core.own_modules import import_attribute
 from recbench_spark.engine.local import LocalEngine
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.models.adapters.model_adapter import make_adapter
-from recbench_spark.models.adapters.registry import name_adapter
 from recbench_spark.models.fits.logs import to_decimals
 from recbench_spark.models.fits.running import run_tasks
-from recbench_spark.models.settings import import_attribute, list_kinds, model_class
+from recbench_spark.models.settings import list_kinds, model_class, name_adapter
 from recbench_spark.night.model_fits import fit_models_in_tasks, train_model
 from recbench_spark.night.night import BenchmarkNight
 from recbench_spark.ranking.kernels.scorers import DotScorer

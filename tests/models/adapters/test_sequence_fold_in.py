@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from recbench_spark.models.adapters.sequence_fold_in import FittedNetwork, HistoryFoldIn
-from recbench_spark.models.adapters.sequence_models import CHECKPOINT
+from recbench_spark.models.adapters.sequence_models import CHECKPOINT, FittedNetwork, HistoryFoldIn
 from recbench_spark.models.networks.fitting import fit
 from recbench_spark.models.networks.sequence_tasks import SequenceTask
 from recbench_spark.models.networks.sequences import TokenWindows, make_sequences

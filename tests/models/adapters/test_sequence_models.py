@@ -17,8 +17,12 @@ from recbench_spark.errors import ConfigError, StoreError
 from recbench_spark.models.adapters.histories import COLUMNS, HistoryRule
 from recbench_spark.models.adapters.kept_weights import find_weights
 from recbench_spark.models.adapters.model_adapter import make_adapter
-from recbench_spark.models.adapters.sequence_fold_in import FittedNetwork
-from recbench_spark.models.adapters.sequence_models import CHECKPOINT, embed_users, explain_listed
+from recbench_spark.models.adapters.sequence_models import (
+    CHECKPOINT,
+    FittedNetwork,
+    embed_users,
+    explain_listed,
+)
 from recbench_spark.models.networks.fitting import fit
 from recbench_spark.models.networks.sequence_tasks import SequenceTask
 from recbench_spark.models.networks.sequences import make_sequences

@@ -12,8 +12,7 @@ import pytest
 
 from recbench_spark.core.definitions import Definition
 from recbench_spark.errors import DataError
-from recbench_spark.models.adapters.rating_models import open_item_file
-from recbench_spark.models.fits.block_source import BlockSource
+from recbench_spark.models.adapters.rating_models import BlockSource, open_item_file
 from recbench_spark.models.fits.tasks import ITEMS, MODEL, FitTask, fit_one
 from recbench_spark.models.fits.tasks import USERS as USERS_FILE
 from recbench_spark.models.rating.registry import load, make_settings

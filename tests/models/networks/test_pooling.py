@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from recbench_spark.models.networks.pooling import max_edges, sum_edges, take_rows
+from recbench_spark.models.networks.layers import max_edges, sum_edges, take_rows
 from recbench_spark.models.networks.subgraphs import Hop
 
 

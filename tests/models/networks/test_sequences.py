@@ -12,14 +12,15 @@ import torch
 from torch import nn
 
 from recbench_spark.errors import ConfigError
-from recbench_spark.models.networks.explanations import compare_drops, explain_history
 from recbench_spark.models.networks.fitting import Step, fit
 from recbench_spark.models.networks.plans import TrainingPlan
 from recbench_spark.models.networks.sequence_networks import AttentionBlock, make_network
 from recbench_spark.models.networks.sequence_tasks import (
     SequenceTask,
     check_score_bytes,
+    compare_drops,
     embed_history,
+    explain_history,
     sum_losses,
 )
 from recbench_spark.models.networks.sequences import (
