@@ -25,7 +25,7 @@ LAYERS = (
     ({"sources"}, {"splits"}),
     ({"ranking"}, {"metrics"}),
     ({"analyses.sampling"}, {"analyses.exposure"}, {"analyses.comparisons"}),
-    ({"graphs", "retrieval"}, {"models"}, {"analyses.curves"}),
+    ({"graphs"}, {"retrieval"}, {"models"}, {"analyses.curves"}),
     ({"auctions", "boards", "evaluation"}, {"reports"}),
     ({"night"}, {"tuning", "maintenance"}),
     ({"commands"}, {"jobs"}),

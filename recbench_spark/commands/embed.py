@@ -59,10 +59,10 @@ if __name__ != "flags":
     from recbench_spark.graphs.pipeline import embed, open_model_work
     from recbench_spark.graphs.settings import GraphModel, GraphSource, load_model, merge_documents
     from recbench_spark.graphs.stored_graphs import files_folder, split_source
-    from recbench_spark.models.adapters.nearest_nodes import check_nearest, ensure_nearest_nodes
     from recbench_spark.night.gates import gate_checks, gate_error
     from recbench_spark.night.runners import NIGHT_TABLES, choose_job_runner
     from recbench_spark.query.command_lines import query_command
+    from recbench_spark.retrieval.nearest_nodes import check_nearest, ensure_nearest_nodes
     from recbench_spark.retrieval.settings import NearestNodes
     from recbench_spark.runtime.journal import Journal
     from recbench_spark.schemas import NEIGHBOURHOODS, SPLITS

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from recbench_spark.models.adapters import nearest_nodes
+from recbench_spark.retrieval import nearest_nodes
 from tests.conftest import forbid_spark
 from tests.graphs import oracle
 from tests.jobs.test_embed import run

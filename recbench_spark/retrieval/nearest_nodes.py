@@ -9,7 +9,7 @@ files, and the lists for `NODES_A_PIECE` nodes. The driver holds three numbers p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -38,7 +38,6 @@ from recbench_spark.schemas import NEAREST_NODES
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.block_arrays import map_whole
 from recbench_spark.storage.blocks import Engine
-from recbench_spark.storage.delta_files import File
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.leases import make_folder_once
 from recbench_spark.storage.made_folders import hold_private_folder
@@ -80,7 +79,7 @@ class NearestFile(NamedTuple):
     A short list has fewer neighbours than configured.
     """
 
-    file: File
+    file: delta_files.File
     nodes: int
     neighbours: int
     short: int
@@ -115,21 +114,17 @@ def ensure_nearest_nodes(
         written = _search_graph(store, prepared, settings, folder, partition)
         files = [one.file for one in written]
         delta_files.require_visible(folder, files)
-        lists = _count_lists(written)
+        lists = {
+            "nodes": sum(one.nodes for one in written),
+            "neighbours": sum(one.neighbours for one in written),
+            "short_lists": sum(one.short for one in written),
+        }
         counts.update(lists)
         # The checks come first: if the run is killed in between, a second run writes both.
         write_graph_checks(store, name, lists)
         commit_files(folder, files, partition, name)
     journal.say("{nodes:,} nodes, {neighbours:,} neighbours, {short_lists:,} short lists".format(**counts))
     return name
-
-
-def _count_lists(written: list[NearestFile]) -> dict[str, int]:
-    return {
-        "nodes": sum(one.nodes for one in written),
-        "neighbours": sum(one.neighbours for one in written),
-        "short_lists": sum(one.short for one in written),
-    }
 
 
 def _search_graph(
@@ -246,20 +241,16 @@ def _search_block(block: NodeBlock, task: NearestTask) -> NearestFile:
     options: dict[str, Any] = {"use_dictionary": ["model_id", "side"], "write_statistics": False}
     with open_output(place) as stream:
         with pq.ParquetWriter(stream, ROWS, store_schema=False, **options) as out:
-            for first, lists in _search_pieces(block, task):
+            opened = open_side(task.source)
+            for first in range(block.first, block.end, NODES_A_PIECE):
+                end = min(first + NODES_A_PIECE, block.end)
+                places = first - task.source.first, end - task.source.first
+                lists = find_nearest_nodes(opened, *places, task.count)
                 out.write_batch(_make_rows(task, block, first, lists))
                 sizes = np.count_nonzero(lists.items_uk >= 0, axis=1)
                 neighbours, short = neighbours + int(sizes.sum()), short + int((sizes < task.count).sum())
         size = stream.tell()
-    return NearestFile(File(file, size, block.rows), block.rows, neighbours, short)
-
-
-def _search_pieces(block: NodeBlock, task: NearestTask) -> Iterator[tuple[int, IndexLists]]:
-    opened = open_side(task.source)
-    for first in range(block.first, block.end, NODES_A_PIECE):
-        end = min(first + NODES_A_PIECE, block.end)
-        places = first - task.source.first, end - task.source.first
-        yield first, find_nearest_nodes(opened, *places, task.count)
+    return NearestFile(delta_files.File(file, size, block.rows), block.rows, neighbours, short)
 
 
 def find_nearest_nodes(opened: OpenSide, start: int, stop: int, count: int) -> IndexLists:
