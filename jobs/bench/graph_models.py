@@ -35,12 +35,13 @@ from jobs.bench.harness import (
     time_call,
 )
 from recbench_spark import cli
+from recbench_spark.core.arrays import Ints
 from recbench_spark.errors import OK, ConfigError, DataError
 from recbench_spark.graphs.kernels.csr import Csr
 from recbench_spark.graphs.kernels.forms import LayerForm
 from recbench_spark.graphs.kernels.ids import hash_numbers
 from recbench_spark.graphs.kernels.simd import PREFETCH_EDGES
-from recbench_spark.models.networks.fitting import Rows, Step, fit
+from recbench_spark.models.networks.fitting import Step, fit
 from recbench_spark.models.networks.layers import GraphNetwork, unit_rows
 from recbench_spark.models.networks.losses import max_margin
 from recbench_spark.models.networks.plans import TrainingPlan
@@ -111,7 +112,7 @@ class SimulatedTask:
         self.task, self.seconds, self.module = task, seconds, task.module
         self.examples = minibatches * task.examples
 
-    def batch(self, at: Step, row_b: Rows, seed: int) -> Any:
+    def batch(self, at: Step, row_b: Ints, seed: int) -> Any:
         """Make the wrapped task's minibatch, with all its sampling."""
         return self.task.batch(at, row_b % self.task.examples, seed)
 

@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import numpy as np
 
+from recbench_spark.core.arrays import Ints
 from recbench_spark.graphs.kernels.dense import Matrix
 from recbench_spark.graphs.kernels.layers import Layer, make_layers
 from recbench_spark.models.networks.layers import GraphNetwork
-from recbench_spark.models.networks.subgraphs import Nodes
 from recbench_spark.models.networks.tasks import GraphInput
 
 AT_ONCE = 1 << 16
 
 
 def embed_by_layer(
-    net: GraphNetwork, graph_input: GraphInput, node_r: Nodes, at_once: int = AT_ONCE
+    net: GraphNetwork, graph_input: GraphInput, node_r: Ints, at_once: int = AT_ONCE
 ) -> Matrix:
     """Return some nodes' vectors, (r, o), with all their neighbours.
 
@@ -47,9 +47,7 @@ def embed_by_layer(
     return h
 
 
-def apply_layer(
-    layer: Layer, graph_input: GraphInput, h: np.ndarray, node_r: Nodes, at_once: int
-) -> Matrix:
+def apply_layer(layer: Layer, graph_input: GraphInput, h: np.ndarray, node_r: Ints, at_once: int) -> Matrix:
     """Return some nodes' new vectors, (r, width), from all vectors.
 
     `node_r` ascends; `h` is (n, d).

@@ -16,9 +16,10 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
+from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.extras import install_command
 from recbench_spark.errors import ConfigError, MissingError, nearest
-from recbench_spark.models.rating.interface import Floats, Indices, Ratings
+from recbench_spark.models.rating.interface import Ratings
 from recbench_spark.models.rating.kinds import VectorModel
 from recbench_spark.models.rating.own import Vectors
 
@@ -145,7 +146,7 @@ class ScoreTable:
 
     scores_ui: Floats
 
-    def score(self, users_b: Indices, items_i: Indices) -> Floats:
+    def score(self, users_b: Ints, items_i: Ints) -> Floats:
         """Return (b, i) scores, as `rating.own.BlockScores`."""
         return self.scores_ui[np.ix_(users_b, items_i)]
 
@@ -174,7 +175,7 @@ def read_scores(model: Any, data: Any, ratings: Ratings) -> ScoreTable:
     return ScoreTable(table)
 
 
-def _spread(rows: Any, place_r: Indices, n: int) -> Any:
+def _spread(rows: Any, place_r: Ints, n: int) -> Any:
     """Return (n, d) the rows at their places; the others are 0."""
     spread = np.zeros((n, rows.shape[1]))
     spread[place_r] = rows

@@ -13,12 +13,7 @@ from recbench_spark.core.arrays import Bools, Floats, Floats32
 from recbench_spark.errors import ConfigError
 from recbench_spark.models.fold_in_kinds import FoldInRidge
 from recbench_spark.models.prefix_fold_in import decompose_items
-from recbench_spark.models.prefix_vectors import (
-    ConfidenceFolder,
-    PairFolder,
-    PrefixFolder,
-    RatingFolder,
-)
+from recbench_spark.models.prefix_vectors import ConfidenceFolder, PairFolder, PrefixFolder, RatingFolder
 
 
 class FoldInSettings(Protocol):

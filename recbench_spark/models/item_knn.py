@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recbench_spark.core.arrays import Floats, Ints, Ints32
 from recbench_spark.core.hashed_ids import hash_encoded
 from recbench_spark.core.ids import encode_texts
 from recbench_spark.ranking.kernels.rankings import mark_relevant
@@ -31,7 +32,7 @@ COLUMNS = ("user_id", "item_id", "rating", "part")
 SIMILARITIES = ("item_id", "neighbour_id", "weight")
 """Columns of a fitted model."""
 
-Find = Callable[[pa.Array], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
+Find = Callable[[pa.Array], tuple[Ints, Ints]]
 """Maps ids to their index or -1, and to a second number (`KnownItems.find`)."""
 
 
@@ -47,9 +48,9 @@ class SimilarItems:
         weights: (n,) cosine similarity.
     """
 
-    items: npt.NDArray[np.int64]
-    neighbours: npt.NDArray[np.int64]
-    weights: npt.NDArray[np.float64]
+    items: Ints
+    neighbours: Ints
+    weights: Floats
 
 
 # ------------------------------------------------------------------------- labelled rows
@@ -141,7 +142,7 @@ def name_neighbours(similar: SimilarItems, ids: npt.NDArray[np.bytes_]) -> pa.Re
 
 
 def cosine_neighbours(
-    items_by_users: Any, users_by_items: Any, n_i: npt.NDArray[np.int64], block: range, k: int
+    items_by_users: Any, users_by_items: Any, n_i: Ints, block: range, k: int
 ) -> SimilarItems:
     """Return the k nearest items j != i for each item i.
 
@@ -175,7 +176,7 @@ def cosine_neighbours(
     return SimilarItems(rows[nearest], columns[nearest], weights[nearest])
 
 
-def _select_largest(weights_n: npt.NDArray[np.float64], k: int) -> npt.NDArray[np.int64]:
+def _select_largest(weights_n: Floats, k: int) -> Ints:
     """Return the places of the k largest numbers, with ties."""
     if len(weights_n) <= k:
         return np.arange(len(weights_n))
@@ -186,9 +187,7 @@ EXACT = 1 << 53
 """Whole numbers below it are exact in float64."""
 
 
-def _divide_exactly(
-    above_n: npt.NDArray[np.int64], below_n: npt.NDArray[np.int64]
-) -> npt.NDArray[np.float64]:
+def _divide_exactly(above_n: Ints, below_n: Ints) -> Floats:
     """Divide whole numbers; equal fractions give equal float64 numbers.
 
     Large ones are reduced first.
@@ -199,7 +198,7 @@ def _divide_exactly(
         above_n, below_n = above_n.copy(), below_n.copy()
         above_n[large] //= divisor
         below_n[large] //= divisor
-    quotient_n: npt.NDArray[np.float64] = above_n / below_n
+    quotient_n: Floats = above_n / below_n
     return quotient_n
 
 
@@ -209,7 +208,7 @@ def normalise_weights(similar: SimilarItems) -> SimilarItems:
     return SimilarItems(similar.items, similar.neighbours, similar.weights / sums[similar.items])
 
 
-def binary_matrix(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.int32], n_items: int) -> Any:
+def binary_matrix(indptr: Ints, indices: Ints32, n_items: int) -> Any:
     """Return a user x item CSR matrix of ones.
 
     `indptr` and `indices` are its row bounds and item indices. Its type is int32, because sums of ones in

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recbench_spark.core.arrays import Floats, Floats32, Ints
 from recbench_spark.core.ids import encode_texts
 from recbench_spark.errors import DataError
 from recbench_spark.models.fold_in_settings import FoldInSettings
@@ -95,18 +95,15 @@ def fold_given_rows(rows: pa.Table, known: KnownItems, model: PrefixScorer) -> p
     return pa.table([users.dictionary.take(pa.array(numbers)), lists], list(VECTORS))
 
 
-def _cut_users(user_o: npt.NDArray[np.int64], order: npt.NDArray[np.int64]) -> list[npt.NDArray[np.int64]]:
+def _cut_users(user_o: Ints, order: Ints) -> list[Ints]:
     """Cut rows sorted by user into blocks of USERS_AT_ONCE users."""
     starts = np.flatnonzero(np.diff(user_o, prepend=-1))[USERS_AT_ONCE::USERS_AT_ONCE]
     return np.split(order, starts) if len(order) else []
 
 
 def _fold_users(
-    folder: PrefixFolder,
-    user_r: npt.NDArray[np.int64],
-    item_r: npt.NDArray[np.int64],
-    rating_r: npt.NDArray[np.float64],
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
+    folder: PrefixFolder, user_r: Ints, item_r: Ints, rating_r: Floats
+) -> tuple[Ints, Floats32]:
     """Return users whose rows give a vector, and these vectors."""
     numbers, place_r = np.unique(user_r, return_inverse=True)
     offsets = bound_lists(place_r, len(numbers)).to_numpy().astype(np.int64)

@@ -68,11 +68,7 @@ class IndexLists(NamedTuple):
 
 
 def search_lists(
-    readers: Sequence[IndexReader],
-    products: Products,
-    vectors_ud: Floats32,
-    masked: ItemSets,
-    top_k: int,
+    readers: Sequence[IndexReader], products: Products, vectors_ud: Floats32, masked: ItemSets, top_k: int
 ) -> IndexLists:
     """Return each user's best unmasked candidates over all partitions.
 

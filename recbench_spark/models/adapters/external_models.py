@@ -53,13 +53,7 @@ STORED = "string"
 
 
 def check_known_ids(
-    data: SplitData,
-    rows: CheckedInput,
-    name: str,
-    known: Rows,
-    what: tuple[str, str],
-    *,
-    must: bool = True,
+    data: SplitData, rows: CheckedInput, name: str, known: Rows, what: tuple[str, str], *, must: bool = True
 ) -> list[Check]:
     """Check that another system's ids match the evaluation's.
 

@@ -10,11 +10,10 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.core.arrays import Floats, Ints
+from recbench_spark.core.arrays import Floats, Ints, Ints32
 from recbench_spark.core.hashed_ids import hash_encoded
 from recbench_spark.core.ids import encode_texts
 from recbench_spark.models.adapters.model_adapter import ModelAdapter, SplitData, Trained
@@ -147,7 +146,7 @@ def _read_rows(rows: pa.Table, mean: float) -> tuple[pa.DictionaryArray, pa.Dict
     return users, items, train.column("rating").to_numpy() - mean
 
 
-def _add_up(key_r: npt.NDArray[np.int32], left_r: Floats) -> tuple[Ints, pa.ChunkedArray, Ints]:
+def _add_up(key_r: Ints32, left_r: Floats) -> tuple[Ints, pa.ChunkedArray, Ints]:
     """Return the distinct keys, their exact totals and row counts."""
     rows = pa.table({"key": key_r, "left": to_decimals(left_r)})
     added = rows.group_by("key").aggregate([("left", "sum"), ("left", "count")])

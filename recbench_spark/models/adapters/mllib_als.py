@@ -123,8 +123,7 @@ def train_als(
     )
     fitted = als.fit(ratings.select("user_index", "item_index", "rating"))
     return Trained(
-        users=_vectors(fitted.userFactors, users, "user"),
-        items=_vectors(fitted.itemFactors, items, "item"),
+        users=_vectors(fitted.userFactors, users, "user"), items=_vectors(fitted.itemFactors, items, "item")
     )
 
 

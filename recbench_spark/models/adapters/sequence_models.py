@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import ClassVar, cast
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -51,7 +50,7 @@ from recbench_spark.models.networks.sequence_tasks import (
     explain_history,
     read_length,
 )
-from recbench_spark.models.networks.sequences import Indices, Sequences
+from recbench_spark.models.networks.sequences import Sequences
 from recbench_spark.models.networks.settings import MemN2NModel, SequenceModelConfig
 from recbench_spark.models.prefix_vectors import RoundedFolder, fold_used_rows, mark_known_items
 from recbench_spark.ranking.kernels.rankings import mark_relevant
@@ -66,8 +65,6 @@ from recbench_spark.storage.objects import read_bytes
 from recbench_spark.storage.scratch import share_table
 from recbench_spark.storage.shared_arrays import SharedRows, flatten_lists, save_array
 from recbench_spark.storage.uris import join_uri
-
-BooleanArray = npt.NDArray[np.bool_]
 
 CHECKPOINT = "checkpoints/best.safetensors"
 """File in a fit's folder with the best epoch's weights."""
@@ -180,7 +177,7 @@ def read_sequences(
     return Sequences(known.n_items, offsets.astype(np.int64), items.astype(np.int32))
 
 
-def share_items(data: SplitData, known: KnownItems, task: SequenceTask, listed: BooleanArray) -> PieceRows:
+def share_items(data: SplitData, known: KnownItems, task: SequenceTask, listed: Bools) -> PieceRows:
     """Return item_id, vector, bias for items with training rows.
 
     Other items have no place in a list.
@@ -279,12 +276,12 @@ def explain_listed(
     return len(histories), pa.concat_tables(tables)
 
 
-def _list_users(histories: pa.Table) -> list[tuple[str, Indices]]:
+def _list_users(histories: pa.Table) -> list[tuple[str, Ints]]:
     items = (np.array(own, np.int64) for own in histories.column("items").to_pylist())
     return list(zip(histories.column("user_id").to_pylist(), items, strict=True))
 
 
-def make_explanation_rows(user: str, items: Indices, explained: Explanation, ids: Strings) -> pa.Table:
+def make_explanation_rows(user: str, items: Ints, explained: Explanation, ids: Strings) -> pa.Table:
     """Return one user's rows (`EXPLAINED`), hop after hop.
 
     The memory runs from the newest item on.
@@ -336,8 +333,7 @@ def find_network(data: SplitData, key: str, settings: SequenceModelConfig, items
     content = read_bytes(place)
     if content is None:
         raise StoreError(
-            f"no file {place}, and these weights fold users in",
-            "run a new night: it fits the model again",
+            f"no file {place}, and these weights fold users in", "run a new night: it fits the model again"
         )
     digest = xxhash.xxh3_128_hexdigest(content)
     return FittedNetwork(settings, items, place, len(content), digest)

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from recbench_spark.config import digest
+from recbench_spark.core.arrays import Bools, Floats32, Ints
 from recbench_spark.graphs.build import NodeFinder
 from recbench_spark.graphs.folders import Graph
 from recbench_spark.graphs.kernels.ids import hash_node_ids, hash_numbers
@@ -75,22 +75,19 @@ JUDGED, CANDIDATES = 1000, 20_000
 """Most validation pairs, and most nodes each is ranked among; a hash draws both."""
 
 
-NodeIds = npt.NDArray[np.int64]
-
-
 class Examples(NamedTuple):
     """Training and validation pairs by dense id, with the negatives' side.
 
     The test pairs, if any, are measured beside the fit.
     """
 
-    query: NodeIds
-    item: NodeIds
-    held_query: NodeIds
-    held_item: NodeIds
+    query: Ints
+    item: Ints
+    held_query: Ints
+    held_item: Ints
     side: tuple[int, int]
-    test_query: NodeIds | None = None
-    test_item: NodeIds | None = None
+    test_query: Ints | None = None
+    test_item: Ints | None = None
 
 
 class TrainingGraph(NamedTuple):
@@ -327,7 +324,7 @@ def split_edges(graph: Graph, share: float, seed: int) -> Examples:
     return Examples(query[~held], item[~held], query[held], item[held], graph.side_range(1))
 
 
-def read_test_edges(data: SplitData, graph: Graph) -> tuple[NodeIds, NodeIds]:
+def read_test_edges(data: SplitData, graph: Graph) -> tuple[Ints, Ints]:
     """Return users and relevant test items in the graph, for `watch`."""
     tested = read_histories(data, HistoryRule(data.known_items, data.threshold, ("test",)))
     offsets, item_e = flatten_lists(tested.column("items").combine_chunks())
@@ -339,7 +336,7 @@ def read_test_edges(data: SplitData, graph: Graph) -> tuple[NodeIds, NodeIds]:
     return query[known], item[known]
 
 
-def draw_held_out(key_e: NodeIds, share: float, seed: int) -> npt.NDArray[np.bool_]:
+def draw_held_out(key_e: Ints, share: float, seed: int) -> Bools:
     """Return (e,) true for keys with hashes below `share`."""
     hashes = hash_numbers(key_e, seed)
     return np.asarray((hashes >> np.uint64(11)).astype(np.float64) < share * 2.0**53)
@@ -409,7 +406,7 @@ class PinSageAdapter(TrainedGraphModels):
         return bands._replace(node=bands.node - np.uint32(first))
 
 
-def find_dense_items(known: KnownItems, graph: Graph, side: int) -> NodeIds:
+def find_dense_items(known: KnownItems, graph: Graph, side: int) -> Ints:
     """Return each item's dense id in the graph, (items,).
 
     An id is -1 if its side lacks the item.
@@ -417,15 +414,13 @@ def find_dense_items(known: KnownItems, graph: Graph, side: int) -> NodeIds:
     return find_dense_ids(graph, as_text(known.ids()), side)
 
 
-def find_dense_ids(graph: Graph, ids: pa.Array | pa.ChunkedArray, side: int) -> NodeIds:
+def find_dense_ids(graph: Graph, ids: pa.Array | pa.ChunkedArray, side: int) -> Ints:
     """Return dense ids for a side's ids; -1 outside the graph."""
     nodes = NodeFinder(graph)(hash_node_ids(ids.cast(pa.string()), graph.seed), side).astype(np.int64)
     return np.where(nodes < graph.nodes, nodes, -1)
 
 
-def make_pair_examples(
-    pairs: UserItemPairs, dense: NodeIds, nodes: int, settings: PinSageModel
-) -> Examples:
+def make_pair_examples(pairs: UserItemPairs, dense: Ints, nodes: int, settings: PinSageModel) -> Examples:
     """Pair items of one user, split into training and validation.
 
     A hash picks the share of users whose pairs are for validation.
@@ -435,9 +430,7 @@ def make_pair_examples(
     return Examples(query[~held], item[~held], query[held], item[held], (0, nodes))
 
 
-def pair_test_items(
-    pairs: UserItemPairs, test: UserItemPairs, dense: NodeIds, seed: int
-) -> tuple[NodeIds, NodeIds]:
+def pair_test_items(pairs: UserItemPairs, test: UserItemPairs, dense: Ints, seed: int) -> tuple[Ints, Ints]:
     """Return, by dense id, a training item for each test item.
 
     A hash draws it from the user's training items.
@@ -451,9 +444,7 @@ def pair_test_items(
     return query[known], item[known]
 
 
-def read_item_matrix(
-    items: PieceRows, known: KnownItems, dense: NodeIds, nodes: int
-) -> npt.NDArray[np.float32]:
+def read_item_matrix(items: PieceRows, known: KnownItems, dense: Ints, nodes: int) -> Floats32:
     """Return (nodes, d) item vectors by dense id; zeros elsewhere.
 
     `items`: item_id, vector.
@@ -466,7 +457,7 @@ def read_item_matrix(
     return out
 
 
-def mean_vectors(pairs: UserItemPairs, vectors: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+def mean_vectors(pairs: UserItemPairs, vectors: Floats32) -> Floats32:
     """Return (users, d) means over the vectors of each user's items."""
     out = np.empty((pairs.users, vectors.shape[1]), np.float32)
     for user in range(pairs.users):

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from recbench_spark.core.arrays import Floats, Ints, Ints32
 from recbench_spark.core.ids import CANONICAL_INTEGER
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.models.rating.interface import UNSEEN, Ratings, RatingSettings, Scale, check_ratings
@@ -71,8 +72,8 @@ class KnownIds(NamedTuple):
         items: (i,) likewise.
     """
 
-    users: npt.NDArray[np.int64]
-    items: npt.NDArray[np.int64]
+    users: Ints
+    items: Ints
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class RatingLog:
     parts: tuple[str, ...]
     scale: Scale
 
-    def find_rows(self, parts: tuple[str, ...]) -> npt.NDArray[np.int64]:
+    def find_rows(self, parts: tuple[str, ...]) -> Ints:
         """Return these parts' row numbers, ascending.
 
         Raises DataError for a part not in the log.
@@ -101,7 +102,7 @@ class RatingLog:
         codes = [self.parts.index(part) for part in parts]
         return np.flatnonzero(np.isin(self.arrays["parts"], codes))
 
-    def ratings(self, rows: npt.NDArray[np.int64], known: KnownIds | None = None) -> Ratings:
+    def ratings(self, rows: Ints, known: KnownIds | None = None) -> Ratings:
         """Return some rows as learners need them.
 
         Args:
@@ -119,7 +120,7 @@ class RatingLog:
         pairs = place_u[users], place_i[items]
         return check_ratings(*pairs, ratings, self.scale, times, **sizes, lowest=UNSEEN)
 
-    def find_places(self, known: KnownIds) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    def find_places(self, known: KnownIds) -> tuple[Ints, Ints]:
         """Return each log user's and item's place among known ones.
 
         An unknown user or item has -1.
@@ -130,19 +131,19 @@ class RatingLog:
             place[ids] = np.arange(len(ids))
         return places[0], places[1]
 
-    def list_known(self, rows: npt.NDArray[np.int64]) -> KnownIds:
+    def list_known(self, rows: Ints) -> KnownIds:
         """Return some rows' users and items, ordered by these rows alone."""
         sides = (("user_ids", "users"), ("item_ids", "items"))
         return KnownIds(*(_sort_ids(self.arrays[ids], np.unique(self.arrays[n][rows])) for ids, n in sides))
 
-    def sort_rows(self, rows: npt.NDArray[np.int64], known: KnownIds) -> npt.NDArray[np.int64]:
+    def sort_rows(self, rows: Ints, known: KnownIds) -> Ints:
         """Sort known users' and items' rows by their places."""
         if all((np.diff(ids) > 0).all() for ids in known):  # as in the log, whose rows are sorted
             return rows
         place_u, place_i = self.find_places(known)
         return rows[np.lexsort((place_i[self.arrays["items"][rows]], place_u[self.arrays["users"][rows]]))]
 
-    def with_ids(self, rows: npt.NDArray[np.int64]) -> dict[str, pa.Array]:
+    def with_ids(self, rows: Ints) -> dict[str, pa.Array]:
         """Return user_id, item_id, part, rating with original ids."""
         arrays = self.arrays
         parts = pa.DictionaryArray.from_arrays(pa.array(arrays["parts"][rows]), pa.array(self.parts))
@@ -225,7 +226,7 @@ def _sum_ratings(tables: Iterable[pa.Table], parts: Sequence[str]) -> tuple[Deci
     return total, n
 
 
-def to_decimals(values_n: npt.NDArray[np.float64]) -> pa.Array:
+def to_decimals(values_n: Floats) -> pa.Array:
     """Round numbers to 15 decimals, whose sums are exact.
 
     Halves of their shortest texts go up.
@@ -291,7 +292,7 @@ def _build(dataset: ds.Dataset, folder: Path, parts: tuple[str, ...], has_times:
     shared_arrays.save_array(folder, "item_ids", item_ids)
 
 
-def _sort_rows(keys: list[npt.NDArray[Any]], ties: list[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
+def _sort_rows(keys: list[npt.NDArray[Any]], ties: list[npt.NDArray[Any]]) -> Ints:
     """Sort rows by keys, the last key first.
 
     Further columns order repeated pairs, not their files.
@@ -301,7 +302,7 @@ def _sort_rows(keys: list[npt.NDArray[Any]], ties: list[npt.NDArray[Any]]) -> np
     return np.lexsort([*ties, *keys]) if np.logical_and.reduce(repeated).any() else order_r
 
 
-def index_ids(ids: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[Any]]:
+def index_ids(ids: pa.ChunkedArray) -> tuple[Ints32, npt.NDArray[Any]]:
     """Return (r,) each row's id index, and the distinct ids.
 
     The distinct ids are sorted UTF-8 bytes.
@@ -314,7 +315,7 @@ def index_ids(ids: pa.ChunkedArray) -> tuple[npt.NDArray[np.int32], npt.NDArray[
     return place[encoded.indices.to_numpy()], as_bytes[order]
 
 
-def _sort_ids(ids: npt.NDArray[Any], chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _sort_ids(ids: npt.NDArray[Any], chosen: Ints) -> Ints:
     """Sort some ids, (k,), as numbers or as UTF-8 bytes.
 
     Numbers decide the order if all ids are whole numbers.

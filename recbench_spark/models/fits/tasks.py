@@ -24,6 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recbench_spark.core import sums
+from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.errors import DataError, DivergedError
 from recbench_spark.metrics.kernels import predictions as values
 from recbench_spark.models.fits.logs import KnownIds, RatingLog, SharedRatingLog, as_text
@@ -37,7 +38,6 @@ from recbench_spark.storage.leases import hold_folder_lease
 from recbench_spark.storage.objects import read_bytes, write_bytes, write_table
 
 Row = dict[str, Any]
-Rows = npt.NDArray[np.int64]
 
 VALIDATION = 7919
 """Added to a search's seed when validation rows are drawn, so this draw equals no other one."""
@@ -187,7 +187,7 @@ def run_fit(task: FitTask, log: RatingLog) -> Row:
     }  # fmt: skip
 
 
-def choose_rows(task: FitTask, log: RatingLog) -> tuple[Rows, Rows]:
+def choose_rows(task: FitTask, log: RatingLog) -> tuple[Ints, Ints]:
     """Return the row numbers to learn from, and to predict.
 
     No row is in both.
@@ -205,7 +205,7 @@ def choose_rows(task: FitTask, log: RatingLog) -> tuple[Rows, Rows]:
     return train_r[~out], train_r[out]
 
 
-def find_known(task: FitTask, log: RatingLog, watched_r: Rows) -> KnownIds | None:
+def find_known(task: FitTask, log: RatingLog, watched_r: Ints) -> KnownIds | None:
     """Return the users and items in the training rows.
 
     Relevant or not, they count; None: the whole log's.
@@ -215,9 +215,7 @@ def find_known(task: FitTask, log: RatingLog, watched_r: Rows) -> KnownIds | Non
     return log.list_known(np.setdiff1d(log.find_rows(task.train), watched_r, assume_unique=True))
 
 
-def measure_errors(
-    predicted_p: npt.NDArray[np.float64], ratings_p: npt.NDArray[np.float64], users_p: Rows
-) -> dict[str, float]:
+def measure_errors(predicted_p: Floats, ratings_p: Floats, users_p: Ints) -> dict[str, float]:
     """Return rmse and mae, summed as in a night.
 
     Sums are exact by user, then over users. Users are the log's: in a fit, all users unknown to training
@@ -226,9 +224,7 @@ def measure_errors(
     return name_errors(sum_errors(predicted_p, ratings_p, users_p))
 
 
-def sum_errors(
-    predicted_p: npt.NDArray[np.float64], ratings_p: npt.NDArray[np.float64], users_p: Rows
-) -> sums.Sums:
+def sum_errors(predicted_p: Floats, ratings_p: Floats, users_p: Ints) -> sums.Sums:
     """Return the sums behind errors.
 
     Sums over other users can be added. Rows are in the order of users.
@@ -248,7 +244,7 @@ def name_errors(total: sums.Sums) -> dict[str, float]:
 
 
 def _write(
-    task: FitTask, log: RatingLog, fit: Fit, train: Ratings, watched_r: Rows, *, known: KnownIds | None
+    task: FitTask, log: RatingLog, fit: Fit, train: Ratings, watched_r: Ints, *, known: KnownIds | None
 ) -> None:
     """Write the model, its predictions, and trained sides' vectors.
 

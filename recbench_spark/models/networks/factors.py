@@ -19,17 +19,16 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from recbench_spark.core.arrays import Bools, Floats32, Ints, Ints32
 from recbench_spark.errors import ConfigError
 from recbench_spark.graphs.kernels.aggregate import sum_sources
 from recbench_spark.graphs.kernels.csr import Csr
 from recbench_spark.graphs.kernels.ids import hash_numbers
 from recbench_spark.graphs.kernels.simd import PREFETCH_EDGES
 from recbench_spark.models.networks.devices import move_batch
-from recbench_spark.models.networks.fitting import Rows, Step
+from recbench_spark.models.networks.fitting import Step
 from recbench_spark.models.networks.losses import bayesian_ranking
 from recbench_spark.models.networks.sampling import draw_shared_negatives, draw_unseen, find_owned_items
-
-Indices = npt.NDArray[np.int64]
 
 
 class UserItemPairs(NamedTuple):
@@ -44,11 +43,11 @@ class UserItemPairs(NamedTuple):
 
     users: int
     items: int
-    indptr: Indices
-    item: npt.NDArray[np.int32]
+    indptr: Ints
+    item: Ints32
 
     @property
-    def user(self) -> npt.NDArray[np.int32]:
+    def user(self) -> Ints32:
         """Return each pair's user, (e,)."""
         return np.repeat(np.arange(self.users, dtype=np.int32), np.diff(self.indptr))
 
@@ -60,14 +59,14 @@ def make_pairs(user_e: npt.NDArray[Any], item_e: npt.NDArray[Any], users: int, i
     return UserItemPairs(users, items, indptr.astype(np.int64), (keys % items).astype(np.int32))
 
 
-def select_users(pairs: UserItemPairs, selected_u: npt.NDArray[np.bool_]) -> UserItemPairs:
+def select_users(pairs: UserItemPairs, selected_u: Bools) -> UserItemPairs:
     """Return some users' pairs; other users have none."""
     sizes = np.diff(pairs.indptr)
     indptr = np.concatenate([[0], np.cumsum(np.where(selected_u, sizes, 0))])
     return pairs._replace(indptr=indptr, item=pairs.item[np.repeat(selected_u, sizes)])
 
 
-def order_users_by_hash(users: int, seed: int) -> Indices:
+def order_users_by_hash(users: int, seed: int) -> Ints:
     """Return all users, (users,), in a random order by hash."""
     return np.argsort(hash_numbers(np.arange(users), seed), kind="stable")
 
@@ -152,7 +151,7 @@ class FactorNetwork(nn.Module):
         return [part.reshape(*row.shape, -1) for part, row in zip(parts, rows, strict=True)]
 
 
-def random_normals(rows: int, dims: int, seed: int) -> npt.NDArray[np.float32]:
+def random_normals(rows: int, dims: int, seed: int) -> Floats32:
     """Return (rows, dims) standard normal numbers by hash.
 
     The hash is over seed and place (Box and Muller 1958).
@@ -200,7 +199,7 @@ class SymmetricMatrix:
         return self.placed[key]
 
 
-def _multiply(csr: Csr, h: npt.NDArray[Any], threads: int) -> npt.NDArray[np.float32]:
+def _multiply(csr: Csr, h: npt.NDArray[Any], threads: int) -> Floats32:
     """Multiply one row range per thread, with equal edge counts."""
     cuts = np.searchsorted(csr.indptr, np.linspace(0, csr.edges, threads + 1)[1:-1])
     ends = [0, *cuts.tolist(), len(csr.indptr) - 1]
@@ -278,7 +277,7 @@ class FactorTask:
         users = np.flatnonzero(np.diff(held.indptr))
         self.validation_users = users[np.argsort(hash_numbers(users, 1), kind="stable")][:judged]
 
-    def batch(self, at: Step, row_b: Rows, seed: int) -> FactorBatch:
+    def batch(self, at: Step, row_b: Ints, seed: int) -> FactorBatch:
         """Make a `FactorBatch`.
 
         Each process draws the same group items, for the whole minibatch.
@@ -287,13 +286,13 @@ class FactorTask:
             return self._make_shared_batch(row_b, seed)
         return self._take_rows(row_b, self._draw_negatives(row_b, seed))
 
-    def _take_rows(self, row_b: Rows, other: Indices) -> FactorBatch:
+    def _take_rows(self, row_b: Ints, other: Ints) -> FactorBatch:
         user, item, users = self.user[row_b], self.train.item[row_b], self.train.users
         rows = (user.astype(np.int64), item.astype(np.int64) + users, other + users)
         one, two, three = (torch.from_numpy(x) for x in rows)
         return FactorBatch(one, two, three)
 
-    def _make_shared_batch(self, row_b: Rows, seed: int) -> FactorBatch:
+    def _make_shared_batch(self, row_b: Ints, seed: int) -> FactorBatch:
         group = (hash_numbers(row_b, seed % 2**31) % np.uint64(self.groups)).astype(np.int64)
         order = np.argsort(group, kind="stable")
         row_b, group = row_b[order], group[order]
@@ -303,7 +302,7 @@ class FactorTask:
         sizes = tuple(np.bincount(group, minlength=self.groups).tolist())
         return self._take_rows(row_b, other)._replace(known=torch.from_numpy(known), sizes=sizes)
 
-    def _draw_negatives(self, row_b: Rows, seed: int) -> Indices:
+    def _draw_negatives(self, row_b: Ints, seed: int) -> Ints:
         user = self.user[row_b].astype(np.int64)
         key_bn = (row_b[:, None] * self.negatives + np.arange(self.negatives)).reshape(-1)
         user_bn = np.repeat(user, self.negatives)
@@ -338,7 +337,7 @@ def mean_recall(
     final: npt.NDArray[Any],
     train: UserItemPairs,
     held: UserItemPairs,
-    user_j: Indices,
+    user_j: Ints,
     k: int,
     *,
     at_once: int = 256,

@@ -20,18 +20,16 @@ from queue import Queue
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
+from recbench_spark.core.arrays import Ints
 from recbench_spark.core.hashing import stream
 from recbench_spark.errors import DataError
 from recbench_spark.models.networks.devices import choose_device, move_batch
 from recbench_spark.models.networks.plans import TrainingPlan
 from recbench_spark.models.rating.shuffling import permutation
 from recbench_spark.storage.publish import replace_bytes
-
-Rows = npt.NDArray[np.int64]
 
 
 class Step(NamedTuple):
@@ -56,7 +54,7 @@ class Task(Protocol):
     def examples(self) -> int:
         """Return the number of examples."""
 
-    def batch(self, at: Step, row_b: Rows, seed: int) -> Any:
+    def batch(self, at: Step, row_b: Ints, seed: int) -> Any:
         """Make a minibatch, in another thread than the computing one.
 
         Args:
@@ -104,7 +102,7 @@ class WatchedTask:
         """Return the number of examples."""
         return self.inner.examples
 
-    def batch(self, at: Step, row_b: Rows, seed: int) -> Any:
+    def batch(self, at: Step, row_b: Ints, seed: int) -> Any:
         """Make the inner task's minibatch."""
         return self.inner.batch(at, row_b, seed)
 
@@ -132,7 +130,7 @@ class Shard(NamedTuple):
     begin: float = 0.0
     end: float = 1.0
 
-    def rows(self, row_b: Rows) -> Rows:
+    def rows(self, row_b: Ints) -> Ints:
         """Return this process's rows; all shares together cover a minibatch."""
         return row_b[math.floor(self.begin * len(row_b)) : math.floor(self.end * len(row_b))]
 

@@ -135,11 +135,7 @@ class MemoryNetwork(nn.Module):
         return self.table[:, last:] if self.answer_table is None else self.answer_table
 
     def forward(
-        self,
-        query: torch.Tensor,
-        memory: torch.Tensor,
-        bags: WordBags | None = None,
-        linear: bool = False,
+        self, query: torch.Tensor, memory: torch.Tensor, bags: WordBags | None = None, linear: bool = False
     ) -> MemoryReading:
         """Read a memory in all hops.
 

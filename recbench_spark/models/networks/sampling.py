@@ -5,20 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from recbench_spark.core.arrays import Bools, Ints
 from recbench_spark.core.compiling import compile_kernel, readonly
 from recbench_spark.core.hashing import stream
 from recbench_spark.graphs.kernels.samples import Band
 from recbench_spark.graphs.kernels.walks import draw, to_share
 
-Nodes = npt.NDArray[np.int64]
-
 TRIES = 64
 """Draws after which a user's negative is accepted as it is: users with nearly all items need this."""
 
 
-def draw_shared_negatives(first: int, end: int, size: int, seed: int) -> Nodes:
+def draw_shared_negatives(first: int, end: int, size: int, seed: int) -> Ints:
     """Draw (size,) dense ids in [first, end), equal in all processes.
 
     The draw is even, with replacement.
@@ -34,7 +32,7 @@ def _draw_evenly(seed: np.uint64, first: int, end: int, out: Any) -> None:
         out[i] = first + np.int64(to_share(draw(seed, i, 0, 0)) * (end - first))
 
 
-def draw_unseen(indptr: Nodes, item_e: Any, user_b: Any, key_b: Any, items: int, *, seed: int) -> Nodes:
+def draw_unseen(indptr: Ints, item_e: Any, user_b: Any, key_b: Any, items: int, *, seed: int) -> Ints:
     """Draw each user an item outside its training items, (b,).
 
     Args:
@@ -65,9 +63,7 @@ def _draw_unseen(
                 break
 
 
-def find_owned_items(
-    indptr: Nodes, item_e: Any, user_b: Any, group_b: Nodes, item_gn: Nodes
-) -> npt.NDArray[np.bool_]:
+def find_owned_items(indptr: Ints, item_e: Any, user_b: Any, group_b: Ints, item_gn: Ints) -> Bools:
     """Return (b, n) true for group items among training items.
 
     Args:
@@ -99,8 +95,8 @@ def _find_owned_items(
 
 
 def draw_hard_negatives(
-    band: Band, query_b: Any, key_b: Any, size: int, others: Nodes, *, seed: int
-) -> Nodes:
+    band: Band, query_b: Any, key_b: Any, size: int, others: Ints, *, seed: int
+) -> Ints:
     """Draw (b, size) nodes from each query's band, with replacement.
 
     An empty band is replaced by `others`.

@@ -10,15 +10,15 @@ import math
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 from torch.nn import functional
 
+from recbench_spark.core.arrays import Floats, Floats32, Ints
 from recbench_spark.errors import ConfigError
 from recbench_spark.graphs.kernels.ids import hash_numbers
 from recbench_spark.models.networks.devices import move_batch
-from recbench_spark.models.networks.fitting import Rows, Step
+from recbench_spark.models.networks.fitting import Step
 from recbench_spark.models.networks.sampling import draw_shared_negatives, draw_unseen
 from recbench_spark.models.networks.sequence_networks import (
     HistoryMemory,
@@ -27,7 +27,6 @@ from recbench_spark.models.networks.sequence_networks import (
     score_items,
 )
 from recbench_spark.models.networks.sequences import (
-    Indices,
     Sequences,
     TokenWindows,
     add_empty_places,
@@ -91,7 +90,7 @@ class SequenceTask:
         drawn = users[np.argsort(hash_numbers(users, 1), kind="stable")]
         self.validation_users = drawn[: settings.validation_users]
 
-    def _list_examples(self) -> tuple[Indices, Indices]:
+    def _list_examples(self) -> tuple[Ints, Ints]:
         """Return each example's user, and the place of its last target."""
         sizes = self.train.sizes
         if self.network.every_place:
@@ -107,13 +106,13 @@ class SequenceTask:
             return self.examples
         return int(np.minimum(self.train.sizes[self.user] - 1, self.settings.memory).sum())
 
-    def batch(self, at: Step, row_b: Rows, seed: int) -> SequenceBatch:
+    def batch(self, at: Step, row_b: Ints, seed: int) -> SequenceBatch:
         """Make a minibatch from these examples."""
         histories, target = self._cut(self.user[row_b], self.end[row_b], seed)
         negative = torch.from_numpy(self._draw_negatives(target, self.user[row_b], seed))
         return SequenceBatch(histories, target, negative, at.epoch, seed)
 
-    def _cut(self, user_b: Indices, end_b: Indices, seed: int) -> tuple[TokenWindows, torch.Tensor]:
+    def _cut(self, user_b: Ints, end_b: Ints, seed: int) -> tuple[TokenWindows, torch.Tensor]:
         """Return some examples' histories and targets."""
         first, memory = self.train.indptr[user_b], self.settings.memory
         if self.network.every_place:
@@ -125,7 +124,7 @@ class SequenceTask:
         histories = add_empty_places(histories, noise, memory, seed=seed)
         return histories, torch.from_numpy(self.train.item[end_b].astype(np.int64))
 
-    def _draw_negatives(self, target: torch.Tensor, user_b: Indices, seed: int) -> Indices:
+    def _draw_negatives(self, target: torch.Tensor, user_b: Ints, seed: int) -> Ints:
         """Return shared negatives, or one unseen item per target."""
         settings, items = self.settings, self.train.items
         if settings.loss == "shared_negatives":
@@ -178,7 +177,7 @@ class SequenceTask:
             ]
         return sum(parts) / len(users)
 
-    def _sum_gains(self, user_b: Indices) -> float:
+    def _sum_gains(self, user_b: Ints) -> float:
         device = next(self.module.parameters()).device
         histories = move_batch(cut_newest(self.train, user_b, read_length(self.settings)), device)
         state = self.network.read_last(histories)
@@ -286,7 +285,7 @@ def embed_history(module: nn.Module, tokens: Any) -> Any:
     return state[0].numpy()
 
 
-def embed_prefixes(module: nn.Module, items: Indices, length: int) -> Any:
+def embed_prefixes(module: nn.Module, items: Ints, length: int) -> Any:
     """Return one user's vectors after each item, (l, d) float32.
 
     Each vector is a forward pass of its own, as in `embed_history`. The passes share nothing: SASRec and
@@ -301,9 +300,6 @@ def embed_prefixes(module: nn.Module, items: Indices, length: int) -> Any:
     return np.stack([embed_history(module, items[max(0, end - length) : end] + 1) for end in ends])
 
 
-Floats = npt.NDArray[np.floating[Any]]
-
-
 class Explanation(NamedTuple):
     """One user's attention, with each memory item's effect on the score.
 
@@ -314,7 +310,7 @@ class Explanation(NamedTuple):
     """
 
     best: int
-    weight: Floats
+    weight: Floats32
     score_change: Floats
 
 

@@ -9,12 +9,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
+from recbench_spark.core.arrays import Ints, Ints32
 from recbench_spark.graphs.kernels.ids import hash_numbers
-
-Indices = npt.NDArray[np.int64]
 
 
 class Sequences(NamedTuple):
@@ -27,8 +25,8 @@ class Sequences(NamedTuple):
     """
 
     items: int
-    indptr: Indices
-    item: npt.NDArray[np.int32]
+    indptr: Ints
+    item: Ints32
 
     @property
     def users(self) -> int:
@@ -36,7 +34,7 @@ class Sequences(NamedTuple):
         return len(self.indptr) - 1
 
     @property
-    def sizes(self) -> Indices:
+    def sizes(self) -> Ints:
         """Return each user's number of items, (users,)."""
         return np.diff(self.indptr)
 
@@ -64,7 +62,7 @@ def make_sequences(lists: Any, items: int) -> Sequences:
     return Sequences(items, indptr, np.concatenate(flat) if flat else np.empty(0, np.int32))
 
 
-def set_last_aside(sequences: Sequences) -> tuple[Sequences, Indices]:
+def set_last_aside(sequences: Sequences) -> tuple[Sequences, Ints]:
     """Return the sequences without last items, and the last items, (users,).
 
     A user with one item keeps it, and -1 stands for the last one.
@@ -77,13 +75,13 @@ def set_last_aside(sequences: Sequences) -> tuple[Sequences, Indices]:
     return Sequences(sequences.items, indptr, np.delete(sequences.item, ends)), last
 
 
-def sort_within_users(sequences: Sequences) -> npt.NDArray[np.int32]:
+def sort_within_users(sequences: Sequences) -> Ints32:
     """Return each user's items ascending, (e,), for look-ups."""
     user = np.repeat(np.arange(sequences.users), sequences.sizes)
     return sequences.item[np.lexsort((sequences.item, user))]
 
 
-def cut_windows(sequences: Sequences, begin_b: Indices, end_b: Indices) -> TokenWindows:
+def cut_windows(sequences: Sequences, begin_b: Ints, end_b: Ints) -> TokenWindows:
     """Return the items in [begin, end), (b,) each, as padded tokens."""
     length = end_b - begin_b
     columns = np.arange(max(int(length.max(initial=0)), 1))
@@ -92,7 +90,7 @@ def cut_windows(sequences: Sequences, begin_b: Indices, end_b: Indices) -> Token
     return TokenWindows(torch.from_numpy(token), torch.from_numpy(length))
 
 
-def cut_newest(sequences: Sequences, user_b: Indices, memory: int) -> TokenWindows:
+def cut_newest(sequences: Sequences, user_b: Ints, memory: int) -> TokenWindows:
     """Return some users' newest `memory` items."""
     end = sequences.indptr[user_b + 1]
     return cut_windows(sequences, np.maximum(sequences.indptr[user_b], end - memory), end)

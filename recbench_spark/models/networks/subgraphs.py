@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from recbench_spark.core.arrays import Ints
 from recbench_spark.core.hashing import Hashes
 from recbench_spark.errors import DataError
 from recbench_spark.graphs.kernels.aggregate import order_for_lstm
@@ -22,8 +23,7 @@ from recbench_spark.graphs.kernels.forms import LayerForm
 from recbench_spark.graphs.kernels.samples import draw_nodes, sample_neighbours
 from recbench_spark.graphs.kernels.simd import PREFETCH_EDGES
 
-Nodes = npt.NDArray[np.int64]
-Neighbours = Callable[[int, Nodes], Csr]
+Neighbours = Callable[[int, Ints], Csr]
 """Function returning a layer's edges into some nodes; layers count from 0, sources are dense ids."""
 
 
@@ -57,9 +57,9 @@ class Subgraph(NamedTuple):
         outputs: (r,) dense ids in the output, ascending.
     """
 
-    inputs: Nodes
+    inputs: Ints
     hops: tuple[Hop, ...]
-    outputs: Nodes
+    outputs: Ints
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,11 @@ class Adjacency:
         hashes: (nodes,) hashes of raw ids.
     """
 
-    firsts: Nodes
+    firsts: Ints
     blocks: tuple[Csr, ...]
     hashes: Hashes
 
-    def edges_into(self, node_r: Nodes) -> Csr:
+    def edges_into(self, node_r: Ints) -> Csr:
         """Return the edges into some nodes, block after block.
 
         `node_r` ascends.
@@ -105,7 +105,7 @@ class ThinnedAdjacency(Adjacency):
     nodes: tuple[int, int]
     seed: int
 
-    def edges_into(self, node_r: Nodes) -> Csr:
+    def edges_into(self, node_r: Ints) -> Csr:
         """Return the edges into some nodes, none into drawn ones.
 
         `node_r` ascends.
@@ -137,7 +137,7 @@ def all_neighbours(adjacency: Adjacency, forms: Sequence[LayerForm], seed: int) 
         seed: seed of the LSTM's order.
     """
 
-    def neighbours(layer: int, node_r: Nodes) -> Csr:
+    def neighbours(layer: int, node_r: Ints) -> Csr:
         csr, form = adjacency.edges_into(node_r), forms[layer]
         if form.aggregator != "lstm":
             return csr
@@ -166,7 +166,7 @@ def draw_neighbours(
     if len(sizes) != len(forms):
         raise DataError(f"{len(sizes)} sizes of samples and {len(forms)} layers", "one per layer")
 
-    def neighbours(layer: int, node_r: Nodes) -> Csr:
+    def neighbours(layer: int, node_r: Ints) -> Csr:
         hashes = adjacency.hashes
         own_seed = (seed * len(forms) + layer) % 2**64
         sample = sample_neighbours(adjacency.edges_into(node_r), hashes[node_r], sizes[layer], own_seed)
@@ -177,7 +177,7 @@ def draw_neighbours(
     return neighbours
 
 
-def build_subgraph(node_r: Nodes, layers: int, neighbours: Neighbours) -> Subgraph:
+def build_subgraph(node_r: Ints, layers: int, neighbours: Neighbours) -> Subgraph:
     """Build the small graph around some nodes.
 
     Args:
@@ -198,7 +198,7 @@ def build_subgraph(node_r: Nodes, layers: int, neighbours: Neighbours) -> Subgra
     return Subgraph(nodes, tuple(hops), outputs)
 
 
-def renumber_nodes(source_e: Nodes, node_r: Nodes) -> tuple[Nodes, Nodes, Nodes]:
+def renumber_nodes(source_e: Ints, node_r: Ints) -> tuple[Ints, Ints, Ints]:
     """Return two arrays' distinct nodes, and where each node went.
 
     Nodes ascend; places count among them. With many edges a table over all ids is used, else sorting; the
@@ -218,6 +218,6 @@ def _to_tensor(array: npt.NDArray[Any]) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(array))
 
 
-def find_places(outputs: Nodes, node_r: Nodes) -> torch.Tensor:
+def find_places(outputs: Ints, node_r: Ints) -> torch.Tensor:
     """Return some nodes' rows in the output, (r,)."""
     return _to_tensor(np.searchsorted(outputs, node_r))

@@ -14,18 +14,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from recbench_spark.core.arrays import Bools, Floats32, Ints
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.graphs.kernels.ids import hash_numbers
 from recbench_spark.graphs.kernels.samples import Band
 from recbench_spark.models.networks.devices import move_batch
-from recbench_spark.models.networks.fitting import Rows, Step
+from recbench_spark.models.networks.fitting import Step
 from recbench_spark.models.networks.layers import GraphNetwork, take_rows
 from recbench_spark.models.networks.losses import co_occurrence, cross_entropy, max_margin
 from recbench_spark.models.networks.sampling import draw_hard_negatives, draw_shared_negatives
 from recbench_spark.models.networks.subgraphs import (
     Adjacency,
     Neighbours,
-    Nodes,
     Subgraph,
     ThinnedAdjacency,
     all_neighbours,
@@ -77,7 +77,7 @@ class GraphInput:
         graph, nodes = self.adjacency, self.dropped or (0, len(self.features))
         return ThinnedAdjacency(graph.firsts, graph.blocks, graph.hashes, self.dropout, nodes, seed)
 
-    def build_minibatch(self, net: GraphNetwork, node_r: Nodes, seed: int) -> tuple[Subgraph, torch.Tensor]:
+    def build_minibatch(self, net: GraphNetwork, node_r: Ints, seed: int) -> tuple[Subgraph, torch.Tensor]:
         """Return the small graph around some nodes, with its input features."""
         small = build_subgraph(node_r, len(net.forms), self.neighbours(net, seed))
         rows = np.ascontiguousarray(self.features[small.inputs])
@@ -149,7 +149,7 @@ class PairTask:
         self,
         net: GraphNetwork,
         graph_input: GraphInput,
-        pair_e: tuple[Rows, Rows],
+        pair_e: tuple[Ints, Ints],
         objective: PairObjective,
         band: Band | None = None,
         *,
@@ -168,7 +168,7 @@ class PairTask:
         self.examples = len(self.query)
         self.score = score
 
-    def batch(self, at: Step, row_b: Rows, seed: int) -> PairBatch:
+    def batch(self, at: Step, row_b: Ints, seed: int) -> PairBatch:
         """Make a `PairBatch`.
 
         Each process draws the same negatives, for the whole minibatch.
@@ -195,7 +195,7 @@ class PairTask:
         own = (find_places(graph.outputs, ids) for ids in (query, item))
         return PairBatch(graph, features, *own, *rows)
 
-    def _hard(self, query: Rows, row_b: Rows, size: int, seed: int) -> Nodes:
+    def _hard(self, query: Ints, row_b: Ints, size: int, seed: int) -> Ints:
         """Draw hard negatives; the band's rows count from node `first`."""
         assert self.band is not None
         ends = np.array([self.how.first, self.how.end])
@@ -211,11 +211,7 @@ class PairTask:
             assert shared is not None
             return co_occurrence(query, item, shared, self.how.margin)
         return max_margin(
-            query,
-            item,
-            shared,
-            None if batch.hard is None else take_rows(z, batch.hard),
-            self.how.margin,
+            query, item, shared, None if batch.hard is None else take_rows(z, batch.hard), self.how.margin
         )
 
     def worth(self) -> float:
@@ -230,14 +226,14 @@ class LabelTask:
     """
 
     def __init__(
-        self, net: GraphNetwork, graph_input: GraphInput, node_e: Nodes, label_e: npt.NDArray[Any],
+        self, net: GraphNetwork, graph_input: GraphInput, node_e: Ints, label_e: npt.NDArray[Any],
         score: Callable[[GraphNetwork], float] | None = None,
     ) -> None:  # fmt: skip
         self.module, self.graph_input, self.node, self.label = net, graph_input, node_e, label_e
         self.examples, self.score = len(node_e), score
 
     def batch(
-        self, at: Step, row_b: Rows, seed: int
+        self, at: Step, row_b: Ints, seed: int
     ) -> tuple[Subgraph, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Make a minibatch: small graph, features, node rows, labels."""
         nodes = self.node[row_b]
@@ -256,8 +252,8 @@ class LabelTask:
 
 
 def embed_by_minibatch(
-    net: GraphNetwork, graph_input: GraphInput, node_r: Nodes, at_once: int = 4096
-) -> npt.NDArray[np.float32]:
+    net: GraphNetwork, graph_input: GraphInput, node_r: Ints, at_once: int = 4096
+) -> Floats32:
     """Return some nodes' vectors, (r, o), with all their neighbours.
 
     The nodes may be new to the model.
@@ -274,12 +270,7 @@ def embed_by_minibatch(
     return torch.cat(parts).numpy() if parts else np.empty((0, 0), np.float32)
 
 
-def rank_items(
-    vectors: npt.NDArray[np.float32],
-    query_e: Nodes,
-    item_e: Nodes,
-    known: npt.NDArray[np.bool_] | None = None,
-) -> Nodes:
+def rank_items(vectors: Floats32, query_e: Ints, item_e: Ints, known: Bools | None = None) -> Ints:
     """Return the rank of each pair's item by dot product, (e,).
 
     Ranks start at 1. Items with a higher score rank before it.
@@ -303,7 +294,7 @@ def rank_items(
     return ranks
 
 
-def mean_scaled_rank(ranks: Nodes, scale: int = 100) -> float:
+def mean_scaled_rank(ranks: Ints, scale: int = 100) -> float:
     """Return the mean of 1 / ceil(rank / scale).
 
     Source: Ying et al. 2018, section 4.1.
@@ -311,7 +302,7 @@ def mean_scaled_rank(ranks: Nodes, scale: int = 100) -> float:
     return float((1 / np.ceil(ranks / scale)).mean()) if len(ranks) else 0.0
 
 
-def pair_liked_items(indptr: Nodes, item_e: Nodes, most: int, seed: int) -> tuple[Rows, Rows, Rows]:
+def pair_liked_items(indptr: Ints, item_e: Ints, most: int, seed: int) -> tuple[Ints, Ints, Ints]:
     """Pair each user's items, each with the next ones.
 
     Items go round in an order by hash.

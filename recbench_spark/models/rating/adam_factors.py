@@ -15,18 +15,12 @@ from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from recbench_spark.core.arrays import Floats, Floats32, Ints
 from recbench_spark.core.threads import use_one_thread
 from recbench_spark.errors import DivergedError
 from recbench_spark.models.networks.sampling import draw_unseen
-from recbench_spark.models.rating.interface import (
-    MAX_RATE,
-    Fit,
-    Floats,
-    Indices,
-    Ratings,
-    RatingSettings,
-)
-from recbench_spark.models.rating.sgd import Table, make_score_fit
+from recbench_spark.models.rating.interface import MAX_RATE, Fit, Ratings, RatingSettings
+from recbench_spark.models.rating.sgd import make_score_fit
 from recbench_spark.models.rating.shuffling import permutation
 from recbench_spark.splits.kernels.positions import number_slots
 
@@ -106,12 +100,12 @@ class RatedPairs(NamedTuple):
         target_r: (r,) target of each pair.
     """
 
-    start_a: Indices
-    other_r: Indices
+    start_a: Ints
+    other_r: Ints
     target_r: Floats
 
 
-def group_pairs(key_r: Indices, other_r: Indices, target_r: Floats, size: int) -> RatedPairs:
+def group_pairs(key_r: Ints, other_r: Ints, target_r: Floats, size: int) -> RatedPairs:
     """Sort pairs by (key, other); the given row order never decides."""
     order = np.lexsort((target_r, other_r, key_r))
     start_a = np.concatenate([[0], np.cumsum(np.bincount(key_r, minlength=size))]).astype(np.int64)
@@ -156,7 +150,7 @@ def fit_wmf(
 
 
 def _wmf_loss(
-    p_ud: torch.Tensor, q_id: torch.Tensor, pairs: RatedPairs, items_b: Indices, settings: WmfSettings
+    p_ud: torch.Tensor, q_id: torch.Tensor, pairs: RatedPairs, items_b: Ints, settings: WmfSettings
 ) -> torch.Tensor:
     """Return the loss over all users and a batch of items."""
     import torch  # noqa: PLC0415
@@ -173,7 +167,7 @@ def _wmf_loss(
     return b * all_pairs + rated + lengths / 2
 
 
-def _list_pairs(start_a: Indices, rows_b: Indices) -> tuple[Indices, Indices]:
+def _list_pairs(start_a: Ints, rows_b: Ints) -> tuple[Ints, Ints]:
     """Return the pairs in some rows, and each pair's row.
 
     The row is its number within `rows_b`.
@@ -213,7 +207,7 @@ def fit_gmf(
     return make_score_fit(train, (p_ud * h_d, q_id), settings.epochs, watched, error=_make_error(settings))
 
 
-def start_gmf(train: Ratings, settings: GmfSettings, seed: int) -> list[Table]:
+def start_gmf(train: Ratings, settings: GmfSettings, seed: int) -> list[Floats32]:
     """Draw GMF's parameters before the first step.
 
     The parameters are users (u, d), items (i, d), output weights (d,) within sqrt(3 / d), and the constant
@@ -229,7 +223,7 @@ def start_gmf(train: Ratings, settings: GmfSettings, seed: int) -> list[Table]:
 
 
 def _gmf_loss(
-    tables: list[torch.Tensor], users_b: Indices, items_b: Indices, label_b: Table, regulariser: float
+    tables: list[torch.Tensor], users_b: Ints, items_b: Ints, label_b: Floats32, regulariser: float
 ) -> torch.Tensor:
     import torch  # noqa: PLC0415
 
@@ -252,7 +246,7 @@ class PairSampler:
         self.users_r = np.repeat(np.arange(train.n_users), np.diff(self.pairs.start_a))
         self.n_items, self.batch, self.negatives, self.seed = train.n_items, batch, negatives, seed
 
-    def draw_batches(self, epoch: int) -> Iterator[tuple[Indices, Indices, Table]]:
+    def draw_batches(self, epoch: int) -> Iterator[tuple[Ints, Ints, Floats32]]:
         """Yield (b,) users, (b,) items and (b,) labels.
 
         The label is 1 for a rated pair and 0 for a negative.
@@ -263,7 +257,7 @@ class PairSampler:
             label_b = np.repeat([1.0, 0.0], [len(rows), len(drawn)]).astype(np.float32)
             yield users_b, np.concatenate([self.pairs.other_r[rows], drawn]), label_b
 
-    def _draw_negatives(self, users_b: Indices, rows: Indices, epoch: int) -> Indices:
+    def _draw_negatives(self, users_b: Ints, rows: Ints, epoch: int) -> Ints:
         first = epoch * self.negatives * len(self.users_r)
         keys = np.arange(self.negatives)[:, None] * len(self.users_r) + rows[None, :] + first
         seed = int(make_generator(self.seed, NEGATIVES).integers(1 << 62))
@@ -279,7 +273,7 @@ def make_generator(seed: int, purpose: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=[seed % (1 << 63), purpose]))
 
 
-def draw_xavier(rows: int, dims: int, seed: int, purpose: int) -> Table:
+def draw_xavier(rows: int, dims: int, seed: int, purpose: int) -> Floats32:
     """Draw (rows, dims) numbers within sqrt(6 / (rows + dims)).
 
     Source: Glorot and Bengio 2010, equation 16.
@@ -288,7 +282,7 @@ def draw_xavier(rows: int, dims: int, seed: int, purpose: int) -> Table:
     return make_generator(seed, purpose).uniform(-bound, bound, (rows, dims)).astype(np.float32)
 
 
-def cut_batches(n: int, size: int, seed: int, epoch: int) -> Iterator[Indices]:
+def cut_batches(n: int, size: int, seed: int, epoch: int) -> Iterator[Ints]:
     """Yield 0 .. n - 1 shuffled for this epoch, `size` at a time."""
     order = permutation(n, seed, epoch).astype(np.int64)
     for start in range(0, n, size):

@@ -15,19 +15,10 @@ from typing import Annotated, ClassVar, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from recbench_spark.core.arrays import Bools
+from recbench_spark.core.arrays import Bools, Floats, Floats32, Ints
 from recbench_spark.errors import DivergedError
-from recbench_spark.models.rating.blocks import (
-    DrawKey,
-    FactorSide,
-    Floats,
-    Grouped,
-    Prior,
-    Table,
-    draw_side,
-    group,
-)
-from recbench_spark.models.rating.interface import REAL, Fit, Indices, Ratings, RatingSettings, rmse
+from recbench_spark.models.rating.blocks import DrawKey, FactorSide, Grouped, Prior, draw_side, group
+from recbench_spark.models.rating.interface import REAL, Fit, Ratings, RatingSettings, rmse
 from recbench_spark.models.rating.normals import normal_table
 from recbench_spark.models.rating.sgd import RatingFactorModel
 from recbench_spark.models.rating.simd import pad_dims, zero_rows
@@ -123,7 +114,7 @@ class ProductModel(RatingFactorModel):
 
     kind: ClassVar[str] = "products"
 
-    def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
+    def predict(self, users_p: Ints, items_p: Ints, times_p: Ints | None = None) -> Floats:
         """Return (p,) predictions in float64, within the scale."""
         product_p = super().predict(users_p, items_p)
         known_p = np.append(self.rated_u, np.False_)[users_p] & np.append(self.rated_i, np.False_)[items_p]
@@ -246,7 +237,7 @@ def _product_prior(
 
 
 def _start(
-    train: Ratings, dims: int, init_sd: float, seed: int, targets_r: Table
+    train: Ratings, dims: int, init_sd: float, seed: int, targets_r: Floats32
 ) -> tuple[list[FactorSide], list[Grouped]]:
     """Draw factors by hash, and sort the ratings by each side.
 
@@ -259,7 +250,7 @@ def _start(
     return sides, groups
 
 
-def _side(key_r: Indices, drawn: Table) -> FactorSide:
+def _side(key_r: Ints, drawn: Floats32) -> FactorSide:
     (size, dims), rated = drawn.shape, np.unique(key_r)
     factors = zero_rows(size + 1, pad_dims(dims))
     factors[rated, :dims] = drawn[rated]
@@ -274,11 +265,11 @@ def _solve_side(
     draw_side(sides[at], nothing, sides[1 - at], nothing, groups[at], prior=prior, key=key, threads=threads)
 
 
-def _no_rows(dims: int) -> Table:
+def _no_rows(dims: int) -> Floats32:
     return zero_rows(pad_dims(dims) + 2, pad_dims(dims))
 
 
-def _ridge(values_a: Floats) -> Table:
+def _ridge(values_a: Floats) -> Floats32:
     return np.asarray(values_a, np.float32)
 
 

@@ -22,18 +22,15 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 
+from recbench_spark.core.arrays import Bools, Floats, Floats32, Ints, Ints32
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.models.rating.blocks import (
     DrawKey,
     FactorSide,
-    Floats,
     Grouped,
-    Keys,
-    Table,
     draw_side,
     group,
     in_threads,
@@ -47,14 +44,7 @@ from recbench_spark.models.rating.implicit_features import (
     draw_bag_factor,
     make_bag,
 )
-from recbench_spark.models.rating.interface import (
-    Fit,
-    Indices,
-    Ratings,
-    RatingSettings,
-    indices_with_unseen,
-    rmse,
-)
+from recbench_spark.models.rating.interface import Fit, Ratings, RatingSettings, indices_with_unseen, rmse
 from recbench_spark.models.rating.mean_products import mean_products
 from recbench_spark.models.rating.normals import as_unsigned, draw_state, normal_table
 from recbench_spark.models.rating.simd import dot_rows, pad_dims, zero_rows
@@ -126,17 +116,17 @@ class BayesianModel:
     mean: float
     spread: float
     scale: Floats
-    days_t: Indices
-    factors_u: Table
-    biases_u: Table
-    factors_i: Table
-    biases_i: Table
-    factors_t: Table
-    biases_t: Table
+    days_t: Ints
+    factors_u: Floats32
+    biases_u: Floats32
+    factors_i: Floats32
+    biases_i: Floats32
+    factors_t: Floats32
+    biases_t: Floats32
 
     kind: ClassVar[str] = "bayesian_samples"
 
-    def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
+    def predict(self, users_p: Ints, items_p: Ints, times_p: Ints | None = None) -> Floats:
         """Return (p,) the mean over the stored samples.
 
         Raises DataError if no samples are stored, or if times are missing.
@@ -151,7 +141,7 @@ class BayesianModel:
         total = sum(pairs.scores(self._sides(n)) for n in range(len(self.biases_u)))
         return np.asarray(total / len(self.biases_u))
 
-    def score(self, users_b: Indices, items_i: Indices) -> Floats:
+    def score(self, users_b: Ints, items_i: Ints) -> Floats:
         """Return (b, i) the unclipped mean over the stored samples.
 
         Clipped scores would tie. The model has no days (`check_ranking`).
@@ -184,8 +174,8 @@ class SamplerSide:
     fixed: FactorSide
     merged: FactorSide
     ratings: Grouped
-    a_r: Keys
-    rated: Indices
+    a_r: Ints32
+    rated: Ints
     bag: Bag | None = None
     z_jk: Floats = field(default_factory=lambda: np.zeros((0, 0)))
 
@@ -289,7 +279,7 @@ class Sampler:
         product = np.einsum("ad,ad->a", part.own.factors, part.fixed.factors)
         part.merged.biases[:] = part.own.biases + part.fixed.biases + product
 
-    def _find_unrated(self, part: SamplerSide) -> npt.NDArray[np.bool_]:
+    def _find_unrated(self, part: SamplerSide) -> Bools:
         unrated = np.ones(len(part.own.biases), bool)
         unrated[part.rated] = False
         return unrated
@@ -311,7 +301,7 @@ class Sampler:
         return parts
 
     def _part(
-        self, keys: list[Indices], sizes: list[int], at: int, targets_r: Table, seed: int
+        self, keys: list[Ints], sizes: list[int], at: int, targets_r: Floats32, seed: int
     ) -> SamplerSide:
         others = [key.astype(np.int32) for n, key in enumerate(keys) if n != at]
         factors = zero_rows(sizes[at] + 1, self.length)
@@ -372,7 +362,7 @@ def choose_samples(settings: BayesianSettings) -> Iterator[int]:
     return (settings.samples * (n + 1) // keep - 1 for n in range(keep))
 
 
-def find_days(ratings: Ratings, features: str) -> Indices:
+def find_days(ratings: Ratings, features: str) -> Ints:
     """Return the days with ratings, since 1970, ascending."""
     if ratings.times_r is None:
         raise DataError(
@@ -382,12 +372,12 @@ def find_days(ratings: Ratings, features: str) -> Indices:
     return np.unique(to_days(ratings.times_r))
 
 
-def to_days(times_p: Indices | None) -> Indices:
+def to_days(times_p: Ints | None) -> Ints:
     """Convert seconds to whole days since 1970."""
     return np.asarray(times_p, np.int64) // SECONDS_A_DAY
 
 
-def day_rows(days_t: Indices, times_p: Indices | None, pairs: int) -> Indices:
+def day_rows(days_t: Ints, times_p: Ints | None, pairs: int) -> Ints:
     """Return each pair's row in `days_t`, unknown days last."""
     if not len(days_t):
         return np.zeros(pairs, np.int64)
@@ -403,7 +393,7 @@ class _PredictedPairs:
     """Pairs whose ratings every sample predicts."""
 
     def __init__(
-        self, users_p: Indices, items_p: Indices, days_p: Indices, unit: tuple[float, float], scale: Floats
+        self, users_p: Ints, items_p: Ints, days_p: Ints, unit: tuple[float, float], scale: Floats
     ) -> None:
         self.keys = tuple(key.astype(np.int32) for key in (users_p, items_p, days_p))
         (self.mean, self.spread), self.scale = unit, scale
@@ -419,7 +409,7 @@ class _PredictedPairs:
 class _RunningMean:
     """Averages the watched pairs' predictions and tracks the error."""
 
-    def __init__(self, train: Ratings, watched: Ratings | None, days_t: Indices, sampler: Sampler) -> None:
+    def __init__(self, train: Ratings, watched: Ratings | None, days_t: Ints, sampler: Sampler) -> None:
         self.watched, self.count, self.rmse_s = watched, 0, list[float]()
         self.total = np.zeros(0 if watched is None else len(watched))
         if watched is not None:
@@ -442,13 +432,16 @@ class _RunningMean:
         return np.asarray(self.total / max(self.count, 1))
 
 
-def _scores(sides: list[FactorSide], keys: tuple[Keys, ...], start: int, out: Floats) -> None:
+def _scores(sides: list[FactorSide], keys: tuple[Ints32, ...], start: int, out: Floats) -> None:
     _fill_scores((sides[0], sides[1], sides[2]), (keys[0], keys[1], keys[2]), start, out)
 
 
 @compile_kernel
 def _fill_scores(
-    sides: tuple[FactorSide, FactorSide, FactorSide], keys: tuple[Keys, Keys, Keys], start: int, out: Floats
+    sides: tuple[FactorSide, FactorSide, FactorSide],
+    keys: tuple[Ints32, Ints32, Ints32],
+    start: int,
+    out: Floats,
 ) -> None:
     """Sum biases and products of each two sides, for CHUNK pairs."""
     x, y, z = sides
@@ -470,7 +463,7 @@ def _other_factors(part: SamplerSide, others: list[FactorSide], k: int) -> Float
 
 
 @compile_kernel
-def _sum_sides(sides: tuple[Floats, Floats, Floats], keys: tuple[Keys, Keys, Keys]) -> Floats:
+def _sum_sides(sides: tuple[Floats, Floats, Floats], keys: tuple[Ints32, Ints32, Ints32]) -> Floats:
     """Return (r,) the sum of one number per side."""
     (x, y, z), (a_r, b_r, c_r) = sides, keys
     out = np.empty(len(a_r))
@@ -483,18 +476,18 @@ def _zeros(rows: int, length: int) -> FactorSide:
     return FactorSide(zero_rows(rows, length), np.zeros(rows, np.float32))
 
 
-def _whole_vectors(factors: Table) -> Table:
+def _whole_vectors(factors: Floats32) -> Floats32:
     """Return rows as `simd` reads them: contiguous and padded."""
     more = pad_dims(factors.shape[1]) - factors.shape[1]
     return np.ascontiguousarray(np.pad(factors, ((0, 0), (0, more))) if more else factors)
 
 
-def _copy_sides(sampler: Sampler, dims: int) -> list[Table]:
+def _copy_sides(sampler: Sampler, dims: int) -> list[Floats32]:
     """Copy factors and biases on each side, without the padding."""
     return [
         table for side in sampler.sides() for table in (side.factors[:, :dims].copy(), side.biases.copy())
     ]
 
 
-def _no_samples() -> list[Table]:
+def _no_samples() -> list[Floats32]:
     return [np.zeros((0, 1, 1) if n % 2 == 0 else (0, 1), np.float32) for n in range(6)]

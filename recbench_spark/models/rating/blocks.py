@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from recbench_spark.core.arrays import Floats, Floats32, Ints, Ints32
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.models.rating.normals import draw_state, fill_normals
 from recbench_spark.models.rating.simd import (
@@ -30,10 +30,6 @@ from recbench_spark.models.rating.simd import (
     subtract_gram,
     zero_rows,
 )
-
-Table = npt.NDArray[np.float32]
-Floats = npt.NDArray[np.float64]
-Keys = npt.NDArray[np.int32]
 
 AHEAD = 16
 """Prefetch distance: how many ratings ahead the second side's rows are loaded."""
@@ -50,8 +46,8 @@ class FactorSide(NamedTuple):
         biases: (a + 1,) float32.
     """
 
-    factors: Table
-    biases: Table
+    factors: Floats32
+    biases: Floats32
 
 
 class Grouped(NamedTuple):
@@ -65,11 +61,11 @@ class Grouped(NamedTuple):
         order_r: (r,) index of the rating in the log.
     """
 
-    starts_a: npt.NDArray[np.int64]
-    b_r: Keys
-    c_r: Keys
-    targets_r: Table
-    order_r: npt.NDArray[np.int64]
+    starts_a: Ints
+    b_r: Ints32
+    c_r: Ints32
+    targets_r: Floats32
+    order_r: Ints
 
 
 class Prior(NamedTuple):
@@ -87,12 +83,12 @@ class Prior(NamedTuple):
         ridge_a: (a,) value to add to each row's diagonal, bias included; empty if nothing.
     """
 
-    rows: Table
+    rows: Floats32
     dims: int
     bias: float
     rhs: float
     spread: float
-    ridge_a: Table
+    ridge_a: Floats32
 
 
 class DrawKey(NamedTuple):
@@ -103,7 +99,7 @@ class DrawKey(NamedTuple):
     sweep: int
 
 
-def group(a_r: npt.NDArray[np.int64], n_a: int, others: list[Keys], targets_r: Table) -> Grouped:
+def group(a_r: Ints, n_a: int, others: list[Ints32], targets_r: Floats32) -> Grouped:
     """Sort ratings by side a (stable), ready to draw its rows."""
     order_r = np.argsort(a_r, kind="stable")
     starts_a = np.searchsorted(a_r[order_r], np.arange(n_a + 1))
@@ -179,7 +175,7 @@ def _draw_rows(
     ratings: Grouped,
     prior: Prior,
     key: DrawKey,
-    place: tuple[int, int, Table],
+    place: tuple[int, int, Floats32],
 ) -> None:
     """Draw rows start to stop.
 
@@ -207,8 +203,8 @@ def _draw_rows(
 
 @compile_kernel
 def _add_ratings(
-    matrix: Table,
-    h: Table,
+    matrix: Floats32,
+    h: Floats32,
     fixed: FactorSide,
     others: tuple[FactorSide, FactorSide],
     ratings: Grouped,
@@ -240,7 +236,7 @@ def _add_ratings(
 
 @compile_kernel
 def _fill_fixed_part(
-    h: Table,
+    h: Floats32,
     n: int,
     fixed: FactorSide,
     others: tuple[FactorSide, FactorSide],
@@ -270,7 +266,7 @@ def _fill_fixed_part(
 
 
 @compile_kernel
-def _factor(matrix: Table, dims: int, pivot: np.float32, y0: np.float32) -> None:
+def _factor(matrix: Floats32, dims: int, pivot: np.float32, y0: np.float32) -> None:
     """Compute U in place: bias row, then eight at once.
 
     U'^-1 rhs goes behind the right side.
@@ -299,7 +295,9 @@ def _factor(matrix: Table, dims: int, pivot: np.float32, y0: np.float32) -> None
 
 
 @compile_kernel
-def _solve_back(matrix: Table, z: Table, prior: Prior, pivot: np.float32, y0: np.float32) -> np.float32:
+def _solve_back(
+    matrix: Floats32, z: Floats32, prior: Prior, pivot: np.float32, y0: np.float32
+) -> np.float32:
     """Solve U x = y + noise; return the bias.
 
     The factors go into the row behind y.
@@ -314,7 +312,7 @@ def _solve_back(matrix: Table, z: Table, prior: Prior, pivot: np.float32, y0: np
 
 
 @compile_kernel
-def _add_ridge(matrix: Table, prior: Prior, a: int) -> float:
+def _add_ridge(matrix: Floats32, prior: Prior, a: int) -> float:
     """Add a row's ridge to the diagonal; return the bias's part."""
     if len(prior.ridge_a) == 0:
         return 0.0
@@ -324,36 +322,36 @@ def _add_ridge(matrix: Table, prior: Prior, a: int) -> float:
 
 
 @compile_kernel
-def _copy(rows: Table, out: Table) -> None:
+def _copy(rows: Floats32, out: Floats32) -> None:
     for i in range(len(rows)):
         for n in range(rows.shape[1]):
             out[i, n] = rows[i, n]
 
 
 @compile_kernel
-def _scale(row: Table, by: np.float32) -> None:
+def _scale(row: Floats32, by: np.float32) -> None:
     for n in range(len(row)):
         row[n] *= by
 
 
 @compile_kernel
-def _subtract(out: Table, row: Table, by: np.float32, first: int) -> None:
+def _subtract(out: Floats32, row: Floats32, by: np.float32, first: int) -> None:
     for n in range(first, len(out)):
         out[n] -= by * row[n]
 
 
 @compile_kernel
-def _eight(t: Table) -> tuple[np.float32, ...]:
+def _eight(t: Floats32) -> tuple[np.float32, ...]:
     return (t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7])
 
 
 @compile_kernel
-def _minus_eight(t: Table, k: int) -> tuple[np.float32, ...]:
+def _minus_eight(t: Floats32, k: int) -> tuple[np.float32, ...]:
     return (-t[k], -t[k + 1], -t[k + 2], -t[k + 3], -t[k + 4], -t[k + 5], -t[k + 6], -t[k + 7])
 
 
 @compile_kernel
-def _before(matrix: Table, k: int, i: int) -> tuple[np.float32, ...]:
+def _before(matrix: Floats32, k: int, i: int) -> tuple[np.float32, ...]:
     """Return minus column i of U for factors k to k + 7.
 
     Those from i on are 0.

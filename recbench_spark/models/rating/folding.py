@@ -6,12 +6,7 @@ import numpy as np
 
 from recbench_spark.core.arrays import Bools
 from recbench_spark.errors import ConfigError
-from recbench_spark.models.fold_in_settings import (
-    ConfidenceFoldIn,
-    FoldInSettings,
-    PairFoldIn,
-    RidgeFoldIn,
-)
+from recbench_spark.models.fold_in_settings import ConfidenceFoldIn, FoldInSettings, PairFoldIn, RidgeFoldIn
 from recbench_spark.models.prefix_vectors import PrefixFolder
 from recbench_spark.models.rating.als import AlsSettings, ImplicitAlsSettings, ProductAlsSettings
 from recbench_spark.models.rating.interface import RatingModel, RatingSettings

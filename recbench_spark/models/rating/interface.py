@@ -16,10 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.config import Strict
+from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.errors import DataError
 
-Floats = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
 Scale = tuple[float, float]
 
 UNSEEN = -1
@@ -46,13 +45,13 @@ class Ratings:
         times_r: (r,) seconds since 1970, if the log has times.
     """
 
-    users_r: Indices
-    items_r: Indices
+    users_r: Ints
+    items_r: Ints
     ratings_r: Floats
     n_users: int
     n_items: int
     scale: Scale = REAL
-    times_r: Indices | None = None
+    times_r: Ints | None = None
 
     def __len__(self) -> int:
         """Return the number of ratings."""
@@ -77,7 +76,7 @@ class RatingModel(Protocol):
 
     kind: ClassVar[str]
 
-    def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
+    def predict(self, users_p: Ints, items_p: Ints, times_p: Ints | None = None) -> Floats:
         """Return (p,) predicted ratings within the scale.
 
         An unseen user or item has index `UNSEEN`. Raises DataError for an index out of range, and if the
@@ -93,7 +92,7 @@ class ScoringModel(RatingModel, Protocol):
     Such scores are no product of two vectors.
     """
 
-    def score(self, users_b: Indices, items_i: Indices) -> Floats:
+    def score(self, users_b: Ints, items_i: Ints) -> Floats:
         """Return (b, i) finite scores for users and items by index.
 
         The ranking calls this for one user at a time, with the same items in the same order. So no batch of
@@ -177,7 +176,7 @@ def rmse(predicted_p: Floats, ratings_p: Floats) -> float:
     return float(np.sqrt(np.mean((predicted_p - ratings_p) ** 2))) if len(ratings_p) else float("nan")
 
 
-def indices_with_unseen(indices_p: npt.ArrayLike, size: int, what: str) -> Indices:
+def indices_with_unseen(indices_p: npt.ArrayLike, size: int, what: str) -> Ints:
     """Replace `UNSEEN` by `size`, the row after the last.
 
     The row after the last holds the values for unseen users or items. Raises DataError for an index below
@@ -200,7 +199,7 @@ def add_unseen_row(table: npt.NDArray[Any], row: Any = 0.0) -> npt.NDArray[Any]:
 
 
 def in_blocks(
-    predict: Callable[[Indices, Indices], Floats], users_p: Indices, items_p: Indices, block: int = 1 << 16
+    predict: Callable[[Ints, Ints], Floats], users_p: Ints, items_p: Ints, block: int = 1 << 16
 ) -> Floats:
     """Predict block by block to keep gathered factor rows small."""
     starts = range(0, len(users_p), block)
@@ -208,7 +207,7 @@ def in_blocks(
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
-def _whole(values: npt.ArrayLike, what: str) -> Indices:
+def _whole(values: npt.ArrayLike, what: str) -> Ints:
     array = np.asarray(values)
     if array.dtype.kind not in "iu" and len(array):
         raise DataError(f"{what} are {array.dtype}, not whole numbers", "index them from 0 on first")
@@ -227,7 +226,7 @@ def _check_values(ratings: Floats, scale: Scale) -> None:
         )
 
 
-def _check_bounds(indices: Indices, size: int | None, what: str, lowest: int) -> int:
+def _check_bounds(indices: Ints, size: int | None, what: str, lowest: int) -> int:
     low, high = int(indices.min()), int(indices.max())
     size = high + 1 if size is None else size
     if low < lowest or high >= size:

@@ -12,21 +12,13 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field
 from scipy import sparse
 
+from recbench_spark.core.arrays import Floats, Floats32, Ints
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import DataError
-from recbench_spark.models.rating.interface import (
-    UNSEEN,
-    Fit,
-    Floats,
-    Indices,
-    Ratings,
-    RatingSettings,
-    rmse,
-)
+from recbench_spark.models.rating.interface import UNSEEN, Fit, Ratings, RatingSettings, rmse
 from recbench_spark.models.rating.means import MeansSettings, RatingMeans, fit_deviations
 
 LARGEST = 40_000
@@ -66,16 +58,16 @@ class ItemNeighbours:
     mean: float
     bias_u: Floats
     bias_i: Floats
-    starts_u: Indices
-    items_r: Indices
-    left_r: npt.NDArray[np.float32]
-    similarity_ij: npt.NDArray[np.float32]
+    starts_u: Ints
+    items_r: Ints
+    left_r: Floats32
+    similarity_ij: Floats32
     neighbours: int
     scale: Floats
 
     kind: ClassVar[str] = "item_neighbours"
 
-    def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
+    def predict(self, users_p: Ints, items_p: Ints, times_p: Ints | None = None) -> Floats:
         """Return (p,) predictions.
 
         Without known ids or a rated neighbour, a prediction is the centre alone.
@@ -124,7 +116,7 @@ def fit_item_neighbours(
     return Fit(model, np.array([rmse(predicted, watched.ratings_r)]), predicted, 1)
 
 
-def similarities(left_ui: Any, shrinkage: float) -> npt.NDArray[np.float32]:
+def similarities(left_ui: Any, shrinkage: float) -> Floats32:
     """Return (i, i) shrunken correlations between items.
 
     n_ij / (n_ij + shrinkage) sum e_ui e_uj / sqrt(sum e_ui^2 sum e_uj^2). All sums are over users with both
@@ -143,10 +135,10 @@ def similarities(left_ui: Any, shrinkage: float) -> npt.NDArray[np.float32]:
 
 @compile_kernel
 def _predict_deviation(
-    users_p: Indices,
-    items_p: Indices,
-    history: tuple[Indices, Indices, npt.NDArray[np.float32]],
-    similarity_ij: npt.NDArray[np.float32],
+    users_p: Ints,
+    items_p: Ints,
+    history: tuple[Ints, Ints, Floats32],
+    similarity_ij: Floats32,
     neighbours: int,
 ) -> Floats:
     """Return sum s (r - c) / sum |s| over similar rated items.

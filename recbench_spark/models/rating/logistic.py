@@ -15,11 +15,12 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
+from recbench_spark.core.arrays import Floats32, Ints
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import DivergedError
-from recbench_spark.models.rating.interface import MAX_RATE, Fit, Indices, Ratings, RatingSettings
+from recbench_spark.models.rating.interface import MAX_RATE, Fit, Ratings, RatingSettings
 from recbench_spark.models.rating.normals import as_unsigned, draw_state, normal_table, uniform
-from recbench_spark.models.rating.sgd import RatingFactorModel, Table
+from recbench_spark.models.rating.sgd import RatingFactorModel
 from recbench_spark.models.rating.shuffling import hash_order, permutation
 from recbench_spark.models.rating.simd import dot_rows, pad_dims, step_rows, zero_rows
 
@@ -51,11 +52,11 @@ class Logistic(NamedTuple):
     The overall bias is an array with one number.
     """
 
-    bias: Table
-    b_u: Table
-    b_i: Table
-    p_ud: Table
-    q_id: Table
+    bias: Floats32
+    b_u: Floats32
+    b_i: Floats32
+    p_ud: Floats32
+    q_id: Floats32
 
 
 def fit_logistic(
@@ -95,13 +96,7 @@ def start(train: Ratings, settings: LogisticSettings, seed: int) -> Logistic:
 
 
 def descend(
-    learnt: Logistic,
-    users_r: Indices,
-    items_r: Indices,
-    settings: LogisticSettings,
-    seed: int,
-    *,
-    epoch: int,
+    learnt: Logistic, users_r: Ints, items_r: Ints, settings: LogisticSettings, seed: int, *, epoch: int
 ) -> None:
     """Run one epoch over the pairs in their order."""
     numbers = np.float32(settings.rate), np.float32(settings.regulariser)
@@ -111,8 +106,8 @@ def descend(
 @compile_kernel
 def _descend(
     learnt: Logistic,
-    users_r: Indices,
-    items_r: Indices,
+    users_r: Ints,
+    items_r: Ints,
     numbers: tuple[np.float32, np.float32],
     negatives: int,
     draw: tuple[np.uint64, int],

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from recbench_spark.core.arrays import Floats, Floats32, Ints
 from recbench_spark.core.compiling import compile_kernel, readonly
-from recbench_spark.models.rating.interface import Floats, Indices
-from recbench_spark.models.rating.sgd import Table
 
-Sides = tuple[Table, Table, Table, Table]
+Sides = tuple[Floats32, Floats32, Floats32, Floats32]
 """Users' factors (n, u, d) and biases (n, u), then the items'."""
 
 
-def mean_products(sides: Sides, users_b: Indices, items_i: Indices) -> Floats:
+def mean_products(sides: Sides, users_b: Ints, items_i: Ints) -> Floats:
     """Return (b, i) means over samples of b_u + b_i + p_u . q_i.
 
     The float64 sum has a fixed order. A score depends on its user and item alone, not on the block. Only
@@ -30,7 +29,7 @@ def mean_products(sides: Sides, users_b: Indices, items_i: Indices) -> Floats:
 
 
 @compile_kernel
-def _fill_means(sides: Sides, users_b: Indices, items_i: Indices, out_bi: Floats) -> None:
+def _fill_means(sides: Sides, users_b: Ints, items_i: Ints, out_bi: Floats) -> None:
     """Sum sample by sample: biases first, then products by dimension."""
     factors_u, biases_u, factors_i, biases_i = sides
     samples, dims = factors_u.shape[0], factors_u.shape[2]

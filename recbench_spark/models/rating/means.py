@@ -15,10 +15,9 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.models.rating.interface import (
     Fit,
-    Floats,
-    Indices,
     Ratings,
     RatingSettings,
     add_unseen_row,
@@ -61,14 +60,14 @@ class RatingMeans:
 
     kind: ClassVar[str] = "means"
 
-    def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
+    def predict(self, users_p: Ints, items_p: Ints, times_p: Ints | None = None) -> Floats:
         """Return (p,) mu + b_u + b_i.
 
         An unseen user or item has deviation 0.
         """
         return np.clip(self.baseline(users_p, items_p), self.scale[0], self.scale[1])
 
-    def baseline(self, users_p: Indices, items_p: Indices) -> Floats:
+    def baseline(self, users_p: Ints, items_p: Ints) -> Floats:
         """Return (p,) the same sum, not clipped."""
         users = indices_with_unseen(users_p, len(self.bias_u), "user")
         items = indices_with_unseen(items_p, len(self.bias_i), "item")
@@ -102,7 +101,7 @@ def fit_deviations(train: Ratings, settings: MeansSettings) -> RatingMeans:
     return RatingMeans(mean, bias["users"], bias["items"], np.array(train.scale))
 
 
-def _shrink_means(rows_r: Indices, left_r: Floats, size: int, shrinkage: float) -> Floats:
+def _shrink_means(rows_r: Ints, left_r: Floats, size: int, shrinkage: float) -> Floats:
     """Return sum / (n + k) for each row; 0 without ratings."""
     sums, counts = np.bincount(rows_r, left_r, minlength=size), np.bincount(rows_r, minlength=size)
     return np.asarray(sums / np.maximum(counts + shrinkage, np.finfo(np.float64).tiny))

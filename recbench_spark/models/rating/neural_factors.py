@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field, field_validator
 
+from recbench_spark.core.arrays import Floats, Floats32, Ints
 from recbench_spark.core.compiling import compile_kernel, readonly
 from recbench_spark.core.threads import use_one_thread
 from recbench_spark.errors import DivergedError
@@ -31,15 +32,7 @@ from recbench_spark.models.rating.adam_factors import (
     PairSampler,
     make_generator,
 )
-from recbench_spark.models.rating.interface import (
-    Fit,
-    Floats,
-    Indices,
-    Ratings,
-    add_unseen_row,
-    indices_with_unseen,
-)
-from recbench_spark.models.rating.sgd import Table
+from recbench_spark.models.rating.interface import Fit, Ratings, add_unseen_row, indices_with_unseen
 
 if TYPE_CHECKING:
     import torch
@@ -51,7 +44,7 @@ TILE = 128
 """Pairs which pass through the network together; no score depends on it."""
 
 Width = Annotated[int, Field(ge=1, le=4096)]
-Batch = tuple[Indices, Indices, Table]
+Batch = tuple[Ints, Ints, Floats32]
 
 
 class MlpSettings(AdamSettings):
@@ -109,16 +102,16 @@ class NetworkModel:
         weights: for each later layer its weights (after, before) and constants; then the output weights.
     """
 
-    p_ud: Table
-    q_id: Table
-    first_uh: Table
-    first_ih: Table
-    widths_l: Indices
-    weights: Table
+    p_ud: Floats32
+    q_id: Floats32
+    first_uh: Floats32
+    first_ih: Floats32
+    widths_l: Ints
+    weights: Floats32
 
     kind: ClassVar[str] = "network"
 
-    def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
+    def predict(self, users_p: Ints, items_p: Ints, times_p: Ints | None = None) -> Floats:
         """Return (p,) scores.
 
         An unseen user or item adds nothing, no constant either.
@@ -130,7 +123,7 @@ class NetworkModel:
         _score_pairs(_as_inputs(*tables), _as_inputs(self.widths_l, self.weights), users, items, out_p)
         return out_p
 
-    def score(self, users_b: Indices, items_i: Indices) -> Floats:
+    def score(self, users_b: Ints, items_i: Ints) -> Floats:
         """Return (b, i) scores for users and items by index.
 
         This method implements `interface.ScoringModel`.
@@ -154,7 +147,7 @@ def _as_inputs(*arrays: npt.NDArray[Any]) -> tuple[Any, ...]:
 
 @compile_kernel
 def _score_pairs(
-    tables: tuple[Table, ...], network: tuple[Any, ...], users_p: Indices, items_p: Indices, out_p: Floats
+    tables: tuple[Floats32, ...], network: tuple[Any, ...], users_p: Ints, items_p: Ints, out_p: Floats
 ) -> None:
     """Write the scores of pairs, TILE at a time.
 
@@ -183,7 +176,7 @@ def _score_pairs(
 
 
 @compile_kernel
-def _enter_network(first_uh: Table, first_ih: Table, users: Indices, items: Indices, x_kp: Floats) -> None:
+def _enter_network(first_uh: Floats32, first_ih: Floats32, users: Ints, items: Ints, x_kp: Floats) -> None:
     """Write relu(first_u + first_i) for a tile of pairs."""
     for k in range(first_uh.shape[1]):
         for p in range(len(users)):
@@ -191,7 +184,7 @@ def _enter_network(first_uh: Table, first_ih: Table, users: Indices, items: Indi
 
 
 @compile_kernel
-def _pass_layer(weights: Table, sizes: tuple[int, int, int], x_kp: Floats, y_kp: Floats) -> None:
+def _pass_layer(weights: Floats32, sizes: tuple[int, int, int], x_kp: Floats, y_kp: Floats) -> None:
     """Write relu(W x + c) for a tile of pairs.
 
     Each sum begins with its constant.
@@ -340,7 +333,7 @@ def make_network_model(network: Network, train: Ratings) -> NetworkModel:
     p_ud, q_id = (_to_array(table) for table in network.factors) if dims else (e_uh[:, :0], e_ih[:, :0])
     widths_l = np.array([first.shape[0], *(table.shape[0] for table in later[::2])], np.int64)
     weights = np.concatenate([table.ravel() for table in (*later, out[dims:])])
-    tables: list[Table] = [
+    tables: list[Floats32] = [
         table.astype(np.float32) for table in (p_ud * out[:dims], q_id, first_uh, first_ih)
     ]
     for table, key_r in zip(tables, (train.users_r, train.items_r) * 2, strict=True):

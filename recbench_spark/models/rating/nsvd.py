@@ -16,17 +16,10 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import DivergedError
-from recbench_spark.models.rating.interface import (
-    MAX_RATE,
-    Fit,
-    Floats,
-    Indices,
-    Ratings,
-    RatingSettings,
-    rmse,
-)
+from recbench_spark.models.rating.interface import MAX_RATE, Fit, Ratings, RatingSettings, rmse
 from recbench_spark.models.rating.normals import normal_table
 from recbench_spark.models.rating.sgd import RatingFactorModel
 from recbench_spark.models.rating.shuffling import permutation
@@ -62,8 +55,8 @@ class Nsvd(NamedTuple):
 class Histories(NamedTuple):
     """Ratings user after user, minus the overall mean."""
 
-    starts_u: Indices
-    items_r: Indices
+    starts_u: Ints
+    items_r: Ints
     left_r: Floats
 
 
@@ -134,7 +127,7 @@ def descend(
 
 
 @compile_kernel
-def _sum_bag(x: Floats, gradient: Floats, y_id: Floats, items_r: Indices) -> None:
+def _sum_bag(x: Floats, gradient: Floats, y_id: Floats, items_r: Ints) -> None:
     """Set x = n^(-1/2) sum of y over items; reset the gradient."""
     weight = 1 / math.sqrt(max(len(items_r), 1))
     for d in range(len(x)):

@@ -12,10 +12,11 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from recbench_spark.core.arrays import Floats, Floats32, Ints
 from recbench_spark.core.own_modules import import_attribute
 from recbench_spark.errors import DataError, DivergedError
-from recbench_spark.models.rating.interface import Fit, Floats, Indices, Ratings, RatingSettings
-from recbench_spark.models.rating.sgd import Table, make_score_fit
+from recbench_spark.models.rating.interface import Fit, Ratings, RatingSettings
+from recbench_spark.models.rating.sgd import make_score_fit
 from recbench_spark.models.settings import make_model
 from recbench_spark.ranking.kernels.scorers import check_block
 
@@ -81,12 +82,12 @@ class OwnModel:
         """The object's class as `module:Class`, its name in the file."""
         return f"{type(self.fitted).__module__}:{type(self.fitted).__qualname__}"
 
-    def score(self, users_b: Indices, items_i: Indices) -> Floats:
+    def score(self, users_b: Ints, items_i: Ints) -> Floats:
         """Return (b, i) scores, as `interface.ScoringModel`."""
         scores: Floats = self.fitted.score(users_b, items_i)
         return scores
 
-    def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
+    def predict(self, users_p: Ints, items_p: Ints, times_p: Ints | None = None) -> Floats:
         """Return (p,) scores for pairs, user by user.
 
         An unseen user or item scores 0.
@@ -192,7 +193,7 @@ def fit_own(model: OwnModel, watched: Ratings | None) -> Fit:
     return Fit(model, np.zeros(0), model.predict(watched.users_r, watched.items_r), 1)
 
 
-def _check_table(table: npt.ArrayLike, rows: int, what: str, kind: str) -> Table:
+def _check_table(table: npt.ArrayLike, rows: int, what: str, kind: str) -> Floats32:
     array = np.asarray(table)
     if array.dtype.kind not in "fiu" or array.ndim != 2 or len(array) != rows or not array.shape[1]:
         raise DataError(

@@ -18,13 +18,12 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import Field
 
+from recbench_spark.core.arrays import Floats, Floats32, Ints
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import DataError, DivergedError
 from recbench_spark.models.rating.interface import (
     MAX_RATE,
     Fit,
-    Floats,
-    Indices,
     Ratings,
     RatingSettings,
     indices_with_unseen,
@@ -72,9 +71,9 @@ class Machine(NamedTuple):
 class Visible(NamedTuple):
     """Rating levels, user after user, items ascending."""
 
-    starts_u: Indices
-    items_r: Indices
-    levels_r: Indices
+    starts_u: Ints
+    items_r: Ints
+    levels_r: Ints
 
 
 @dataclass(frozen=True)
@@ -90,14 +89,14 @@ class Rbm:
     """
 
     levels_k: Floats
-    w_ikd: npt.NDArray[np.float32]
+    w_ikd: Floats32
     b_ik: Floats
-    hidden_ud: npt.NDArray[np.float32]
+    hidden_ud: Floats32
     prior_k: Floats
 
     kind: ClassVar[str] = "rbm"
 
-    def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
+    def predict(self, users_p: Ints, items_p: Ints, times_p: Ints | None = None) -> Floats:
         """Return (p,) the expected level.
 
         For an unseen item it is the mean of all ratings.
@@ -201,7 +200,7 @@ def learn(
 
 
 @compile_kernel
-def activate_hidden(machine: Machine, items: Indices, levels: Indices) -> Floats:
+def activate_hidden(machine: Machine, items: Ints, levels: Ints) -> Floats:
     """Return (d,) hidden-unit probabilities given ratings."""
     h = machine.c_d.copy()
     for n in range(len(items)):
@@ -213,7 +212,7 @@ def activate_hidden(machine: Machine, items: Indices, levels: Indices) -> Floats
 
 
 @compile_kernel
-def sample_levels(machine: Machine, items: Indices, h: Floats, state: np.uint64) -> Indices:
+def sample_levels(machine: Machine, items: Ints, h: Floats, state: np.uint64) -> Ints:
     """Draw (n,) one level per item given the hidden units."""
     levels = np.zeros(len(items), np.int64)
     for n in range(len(items)):
@@ -237,12 +236,12 @@ def _energies(w_kd: npt.NDArray[np.floating], b_k: Floats, h: npt.NDArray[np.flo
 
 @compile_kernel
 def _predict_levels(
-    users_p: Indices,
-    items_p: Indices,
+    users_p: Ints,
+    items_p: Ints,
     levels_k: Floats,
-    w_ikd: npt.NDArray[np.float32],
+    w_ikd: Floats32,
     b_ik: Floats,
-    hidden_ud: npt.NDArray[np.float32],
+    hidden_ud: Floats32,
     prior_k: Floats,
 ) -> Floats:
     out = np.zeros(len(users_p))

@@ -33,13 +33,7 @@ from recbench_spark.models.rating.bayesian import (
     check_ranking,
     fit_bayesian,
 )
-from recbench_spark.models.rating.interface import (
-    Fit,
-    FitCall,
-    RatingModel,
-    Ratings,
-    RatingSettings,
-)
+from recbench_spark.models.rating.interface import Fit, FitCall, RatingModel, Ratings, RatingSettings
 from recbench_spark.models.rating.item_neighbours import (
     ItemNeighbours,
     ItemNeighboursSettings,

@@ -14,18 +14,16 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import Field, field_validator, model_validator
 
 from recbench_spark.config import Strict
+from recbench_spark.core.arrays import Floats, Floats32, Ints
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import DataError, DivergedError
 from recbench_spark.models.rating.interface import (
     MAX_RATE,
     REAL,
     Fit,
-    Floats,
-    Indices,
     Ratings,
     RatingSettings,
     add_unseen_row,
@@ -38,7 +36,6 @@ from recbench_spark.models.rating.normals import normal_table
 from recbench_spark.models.rating.shuffling import Triples, draw_held_out, hash_order, make_triples, shuffle
 from recbench_spark.models.rating.simd import dot_rows, fetch_row, pad_dims, step_rows, zero_rows
 
-Table = npt.NDArray[np.float32]
 Positive = Annotated[float, Field(ge=0)]
 
 AHEAD = 12
@@ -147,13 +144,13 @@ class RatingFactorModel:
     mean: float
     bias_u: Floats
     bias_i: Floats
-    p_ud: Table
-    q_id: Table
+    p_ud: Floats32
+    q_id: Floats32
     scale: Floats
 
     kind: ClassVar[str] = "factors"
 
-    def predict(self, users_p: Indices, items_p: Indices, times_p: Indices | None = None) -> Floats:
+    def predict(self, users_p: Ints, items_p: Ints, times_p: Ints | None = None) -> Floats:
         """Return (p,) predictions in float64.
 
         An unseen user or item has bias 0 and no factors.
@@ -163,7 +160,7 @@ class RatingFactorModel:
         bias_u, bias_i = add_unseen_row(self.bias_u), add_unseen_row(self.bias_i)
         p_ud, q_id = add_unseen_row(self.p_ud), add_unseen_row(self.q_id)
 
-        def score_block(u: Indices, i: Indices) -> Floats:
+        def score_block(u: Ints, i: Ints) -> Floats:
             product_p = np.einsum("pd,pd->p", p_ud[u].astype(np.float64), q_id[i].astype(np.float64))
             return np.asarray(self.mean + bias_u[u] + bias_i[i] + product_p)
 
@@ -172,7 +169,7 @@ class RatingFactorModel:
 
 def make_score_fit(
     train: Ratings,
-    tables: tuple[Table, Table],
+    tables: tuple[Floats32, Floats32],
     steps: int,
     watched: Ratings | None,
     *,
@@ -207,10 +204,10 @@ class Parameters(NamedTuple):
     Factor rows are padded with zeros, which stay zero.
     """
 
-    b_u: Table
-    b_i: Table
-    p_ud: Table
-    q_id: Table
+    b_u: Floats32
+    b_i: Floats32
+    p_ud: Floats32
+    q_id: Floats32
 
     def copy(self) -> Parameters:
         """Return a copy which later epochs do not change."""
@@ -314,7 +311,7 @@ def _centre(train: Ratings, settings: SgdSettings) -> RatingMeans:
     return fit_deviations(train, MeansSettings(means=settings.centring))
 
 
-def _draw_rows(rows: int, settings: SgdSettings, seed: int, purpose: int) -> Table:
+def _draw_rows(rows: int, settings: SgdSettings, seed: int, purpose: int) -> Floats32:
     table = zero_rows(rows, pad_dims(settings.dims))
     table[:, : settings.dims] = normal_table((rows, settings.dims), settings.init_sd, seed, purpose)
     return table

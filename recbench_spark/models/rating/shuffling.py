@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from recbench_spark.core.arrays import Bools, Ints
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.core.hashing import GAMMA, mix, stream
 from recbench_spark.models.rating.interface import Ratings
@@ -43,7 +44,7 @@ def shuffle(triples: Triples, seed: int, step: int) -> None:
     _shuffle_halves(halves_h, np.uint64(stream(as_unsigned(seed), np.uint64(step))))
 
 
-def hash_order(ratings: Ratings, seed: int) -> npt.NDArray[np.int64]:
+def hash_order(ratings: Ratings, seed: int) -> Ints:
     """Return (r,) row numbers by hash of (user, item).
 
     Any input order gives the same sequence. Two ratings by one user for one item are sorted by value.
@@ -52,7 +53,7 @@ def hash_order(ratings: Ratings, seed: int) -> npt.NDArray[np.int64]:
     return np.lexsort((ratings.ratings_r, keys_r))
 
 
-def draw_held_out(ratings: Ratings, share: float, seed: int) -> npt.NDArray[np.bool_]:
+def draw_held_out(ratings: Ratings, share: float, seed: int) -> Bools:
     """Return (r,) true for held-out ratings.
 
     For such a rating, the hash of (user, item) lies in the lowest `share`.
@@ -72,9 +73,7 @@ def permutation(rows: int, seed: int, step: int) -> npt.NDArray[np.uint32]:
 
 
 @compile_kernel
-def _hashes(
-    seed: np.uint64, users_r: npt.NDArray[np.int64], items_r: npt.NDArray[np.int64]
-) -> npt.NDArray[np.uint64]:
+def _hashes(seed: np.uint64, users_r: Ints, items_r: Ints) -> npt.NDArray[np.uint64]:
     hashes = np.empty(len(users_r), np.uint64)
     for r in range(len(users_r)):
         hashes[r] = stream(stream(seed, np.uint64(users_r[r])), np.uint64(items_r[r]))

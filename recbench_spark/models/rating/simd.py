@@ -11,10 +11,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.extending import intrinsic
+
+from recbench_spark.core.arrays import Floats32
 
 LANES = 16
 """Factor rows are zero-padded to a multiple of this."""
@@ -33,7 +34,7 @@ def pad_dims(dims: int) -> int:
     return -(-dims // LANES) * LANES
 
 
-def zero_rows(rows: int, length: int) -> npt.NDArray[np.float32]:
+def zero_rows(rows: int, length: int) -> Floats32:
     """Return a float32 table which begins on a cache line.
 
     A vector across two lines is loaded twice.

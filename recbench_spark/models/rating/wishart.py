@@ -13,10 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.models.rating.normals import draw_state, fill_normals, uniform
-
-Floats = npt.NDArray[np.float64]
 
 
 class NormalWishart(NamedTuple):
@@ -68,10 +67,7 @@ def draw_normal_wishart(given: NormalWishart, state: np.uint64) -> tuple[Floats,
 
 @compile_kernel
 def row_sums(
-    factors: npt.NDArray[np.floating],
-    biases: npt.NDArray[np.floating],
-    chosen_n: npt.NDArray[np.int64],
-    dims: int,
+    factors: npt.NDArray[np.floating], biases: npt.NDArray[np.floating], chosen_n: Ints, dims: int
 ) -> tuple[Floats, Floats]:
     """Return sum (k,) and summed outer products (k, k) of rows.
 
