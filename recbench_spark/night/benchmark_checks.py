@@ -12,7 +12,7 @@ from recbench_spark.core.definitions import Definition
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.metrics.beyond_accuracy import DIVERSITY
 from recbench_spark.models.adapters.model_adapter import make_adapter
-from recbench_spark.models.rating.kinds import RatingModelConfig
+from recbench_spark.models.rating.interface import RatingModelConfig
 from recbench_spark.models.settings import ListsModel, ScoresModel
 from recbench_spark.night.measure_checks import check_measures, make_curve_plan
 from recbench_spark.night.split import (

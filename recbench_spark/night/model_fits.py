@@ -18,7 +18,7 @@ from recbench_spark.models.adapters.checkpoint_copies import CHECKPOINTS, keep_c
 from recbench_spark.models.adapters.model_adapter import ModelAdapter, SplitData, make_adapter
 from recbench_spark.models.adapters.rating_models import RatingAdapter, fit_side_by_side
 from recbench_spark.models.fits.tasks import FIT_FILES
-from recbench_spark.models.rating.kinds import RatingModelConfig
+from recbench_spark.models.rating.interface import RatingModelConfig
 from recbench_spark.night.gates import gate_error
 from recbench_spark.night.night import BenchmarkNight, check_model_gates
 from recbench_spark.runtime.failures import describe_error, is_java_gone

@@ -28,7 +28,7 @@ from recbench_spark.config import (
 from recbench_spark.config.placeholders import fill_placeholders
 from recbench_spark.core.strict_settings import holds_secret
 from recbench_spark.errors import ConfigError
-from recbench_spark.models.rating.kinds import AlsModel
+from recbench_spark.models.rating.als import AlsModel
 from recbench_spark.night.benchmark_checks import check_benchmark
 
 MINIMAL: dict[str, Any] = {

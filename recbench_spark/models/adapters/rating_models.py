@@ -43,9 +43,8 @@ from recbench_spark.models.fits.tasks import (
     fit_one,
 )
 from recbench_spark.models.fold_in_settings import FoldInSettings
-from recbench_spark.models.rating.folding import FOLDING_KINDS, choose_fold_in
-from recbench_spark.models.rating.interface import ScoringModel
-from recbench_spark.models.rating.kinds import RatingModelConfig, learner_settings
+from recbench_spark.models.rating.interface import FOLDING_KINDS, RatingModelConfig, ScoringModel
+from recbench_spark.models.rating.kinds import learner_settings
 from recbench_spark.models.rating.registry import check_ranking_model, gives_scores, make_stored_model
 from recbench_spark.ranking.kernels.scorers import BlockScorer
 from recbench_spark.ranking.known_items import KnownItems
@@ -134,7 +133,7 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
         if self.settings.kind not in FOLDING_KINDS:
             self.refuse_prefixes()
         try:
-            choose_fold_in(learner_settings(self.settings))
+            self.settings.make_fold_in()
         except ConfigError as error:
             raise ConfigError(f"model {self.settings.name}: {error.message}", error.hint) from None
 
@@ -144,7 +143,7 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
         The regression for iALS counts the items in its tables.
         """
         items = data.choose_items(self.settings).n_items
-        return choose_fold_in(learner_settings(self.settings), items, data.threshold)
+        return self.settings.make_fold_in(items, data.threshold)
 
     def predict(self, users: Any, data: SplitData) -> TaskRows:
         """Return the fit's predictions; shuffles held-out pairs by user.

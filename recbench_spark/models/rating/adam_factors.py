@@ -19,7 +19,7 @@ from recbench_spark.core.arrays import Floats, Floats32, Ints
 from recbench_spark.core.threads import use_one_thread
 from recbench_spark.errors import DivergedError
 from recbench_spark.models.networks.sampling import draw_unseen
-from recbench_spark.models.rating.interface import MAX_RATE, Fit, Ratings, RatingSettings
+from recbench_spark.models.rating.interface import MAX_RATE, Fit, RatingModelConfig, Ratings, RatingSettings
 from recbench_spark.models.rating.sgd import make_score_fit
 from recbench_spark.models.rating.shuffling import permutation
 from recbench_spark.splits.kernels.positions import number_slots
@@ -87,6 +87,21 @@ class GmfSettings(AdamSettings):
     negatives: Annotated[int, Field(ge=1, le=1000)] = 4
     regulariser: Annotated[float, Field(ge=0)] = 0.0
     init_sd: Annotated[float, Field(gt=0)] = 0.01
+
+
+class WmfModel(WmfSettings, RatingModelConfig):
+    """Weighted matrix factorisation by Adam, for ranking."""
+
+    kind: Literal["wmf"]
+
+
+class GmfModel(GmfSettings, RatingModelConfig):
+    """Generalised matrix factorisation, for ranking.
+
+    Products have learnt weights and a logistic loss.
+    """
+
+    kind: Literal["gmf"]
 
 
 class RatedPairs(NamedTuple):

@@ -16,9 +16,19 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from recbench_spark.core.arrays import Bools, Floats, Floats32, Ints
-from recbench_spark.errors import DivergedError
+from recbench_spark.errors import ConfigError, DivergedError
+from recbench_spark.models.fold_in_settings import ConfidenceFoldIn, FoldInSettings, PairFoldIn, RidgeFoldIn
 from recbench_spark.models.rating.blocks import DrawKey, FactorSide, Grouped, Prior, draw_side, group
-from recbench_spark.models.rating.interface import REAL, Fit, Ratings, RatingSettings, rmse
+from recbench_spark.models.rating.interface import (
+    REAL,
+    VECTORS,
+    Fit,
+    RatingModelConfig,
+    Ratings,
+    RatingSettings,
+    WatchedErrors,
+    finish_fit,
+)
 from recbench_spark.models.rating.normals import normal_table
 from recbench_spark.models.rating.sgd import RatingFactorModel
 from recbench_spark.models.rating.simd import pad_dims, zero_rows
@@ -44,6 +54,17 @@ class AlsSettings(RatingSettings):
     init_sd: Annotated[float, Field(gt=0)] = 0.1
     """Standard deviation of the factors at the start."""
 
+    def make_fold_in(self, items: int | None = None, threshold: float | None = None) -> RidgeFoldIn:
+        """Return the fit's ridge regression, with a bias."""
+        return RidgeFoldIn(self.regulariser, self.regulariser)
+
+
+class AlsWrModel(AlsSettings, RatingModelConfig):
+    """ALS with weighted regularisation and biases, in one process."""
+
+    revised: ClassVar[tuple[str, ...]] = VECTORS
+    kind: Literal["als_wr"]
+
 
 class ImplicitAlsSettings(RatingSettings):
     """Settings of iALS, which learns from pairs without their ratings.
@@ -64,6 +85,16 @@ class ImplicitAlsSettings(RatingSettings):
     frequency: Annotated[float, Field(ge=0, le=1)] = 1.0
     init_sd: Annotated[float, Field(gt=0)] = 0.1
     """Standard deviation of the factors at the start."""
+
+    def make_fold_in(self, items: int | None = None, threshold: float | None = None) -> PairFoldIn:
+        """Return the fit's regression over pairs."""
+        return PairFoldIn(self.unobserved_weight, self.regulariser, self.frequency, items, threshold)
+
+
+class ImplicitAlsMfModel(ImplicitAlsSettings, RatingModelConfig):
+    """ALS over all pairs, for ranking: iALS."""
+
+    kind: Literal["implicit_als"]
 
 
 class ProductAlsSettings(RatingSettings):
@@ -94,6 +125,29 @@ class ProductAlsSettings(RatingSettings):
         if self.implicit and self.alpha == 0:
             raise ValueError("alpha: 0 makes all pairs alike; set it above 0, or take kind: mllib_als")
         return self
+
+    def make_fold_in(self, items: int | None = None, threshold: float | None = None) -> FoldInSettings:
+        """Return the fit's regression, which needs a ridge."""
+        if not self.regularization:
+            raise ConfigError(
+                "als: a regulariser of 0 leaves users with few ratings without a solution",
+                "regularization above 0",
+            )
+        if self.implicit:
+            return ConfidenceFoldIn(self.regularization, self.alpha, threshold, self.frequency)
+        return RidgeFoldIn(self.regularization, frequency=self.frequency)
+
+
+class AlsModel(ProductAlsSettings, RatingModelConfig):
+    """Alternating least squares of products, with MLlib's objective.
+
+    The model learns confidence in pairs, or ratings. With `implicit` it equals `implicit_als` with
+    `unobserved_weight` 1 / alpha, up to the scale of its scores; the regulariser counts only a row's pairs.
+    """
+
+    adapter: ClassVar[str] = "rating_models:AlsAdapter"
+    revised: ClassVar[tuple[str, ...]] = ("trained_items",)
+    kind: Literal["als"]
 
 
 @dataclass(frozen=True)
@@ -132,28 +186,18 @@ def fit_als(
     Netflix Prize" (AAIM 2008), here with biases, which are solved together with the factors.
     """
     mean = float(train.ratings_r.mean())
-    sides, groups = _start(
-        train, settings.dims, settings.init_sd, seed, (train.ratings_r - mean).astype(np.float32)
-    )
-    rmse_s: list[float] = []
-    watched_p = np.zeros(0)
+    targets_r = (train.ratings_r - mean).astype(np.float32)
+    sides, groups = _start(train, settings.dims, settings.init_sd, seed, targets_r)
+    errors = WatchedErrors(watched)
     for _ in range(settings.sweeps):
         for at in (0, 1):
             count_a = np.diff(groups[at].starts_a)
-            prior = Prior(
-                _no_rows(settings.dims),
-                settings.dims,
-                0.0,
-                0.0,
-                0.0,
-                _ridge(settings.regulariser * count_a),
-            )
+            ridge_a = (settings.regulariser * count_a).astype(np.float32)
+            prior = Prior(_no_rows(settings.dims), settings.dims, 0.0, 0.0, 0.0, ridge_a)
             _solve_side(sides, groups, at, prior, threads)
         model = _model(sides, settings.dims, mean, train)
-        if watched is not None:
-            watched_p = model.predict(watched.users_r, watched.items_r)
-            rmse_s.append(rmse(watched_p, watched.ratings_r))
-    return Fit(model, np.array(rmse_s), watched_p, settings.sweeps)
+        errors.measure(model)
+    return errors.finish(model, settings.sweeps)
 
 
 def fit_implicit_als(
@@ -180,8 +224,7 @@ def fit_implicit_als(
     for at in (0, 1) * settings.sweeps:
         _solve_side(sides, groups, at, _product_prior(sides, at, settings.dims, weight, ridges), threads)
     model = dataclasses.replace(_model(sides, settings.dims, 0.0, train), scale=np.array(REAL))
-    watched_p = np.zeros(0) if watched is None else model.predict(watched.users_r, watched.items_r)
-    return Fit(model, np.zeros(0), watched_p, settings.sweeps)
+    return finish_fit(model, watched, settings.sweeps)
 
 
 def fit_product_als(
@@ -217,8 +260,7 @@ def fit_product_als(
     p, q = (side.factors[:-1, : settings.rank].copy() for side in sides)
     rated_u, rated_i = (count_a > 0 for count_a in counts)
     model = ProductModel(0.0, b_u, b_i, p, q, np.array(scale), mean, rated_u, rated_i)
-    watched_p = np.zeros(0) if watched is None else model.predict(watched.users_r, watched.items_r)
-    return Fit(model, np.zeros(0), watched_p, settings.iterations)
+    return finish_fit(model, watched, settings.iterations)
 
 
 def _product_prior(
@@ -233,7 +275,7 @@ def _product_prior(
         other = sides[1 - at]
         products = row_sums(other.factors, other.biases, np.arange(len(other.biases) - 1), dims)[1][1:, 1:]
         rows[1 : 1 + dims, :dims] = weight * products
-    return Prior(rows, dims, FIXING_RIDGE, 0.0, 0.0, _ridge(ridges[at]))
+    return Prior(rows, dims, FIXING_RIDGE, 0.0, 0.0, np.asarray(ridges[at], np.float32))
 
 
 def _start(
@@ -245,16 +287,14 @@ def _start(
     """
     keys, sizes = (train.users_r, train.items_r), (train.n_users, train.n_items)
     tables = [normal_table((sizes[at], dims), init_sd, seed, at) for at in (0, 1)]
-    sides = [_side(keys[at], tables[at]) for at in (0, 1)]
+    sides = []
+    for key_r, drawn in zip(keys, tables, strict=True):
+        (size, _), rated = drawn.shape, np.unique(key_r)
+        factors = zero_rows(size + 1, pad_dims(dims))
+        factors[rated, :dims] = drawn[rated]
+        sides.append(FactorSide(factors, np.zeros(size + 1, np.float32)))
     groups = [group(keys[at], sizes[at], [keys[1 - at].astype(np.int32)], targets_r) for at in (0, 1)]
     return sides, groups
-
-
-def _side(key_r: Ints, drawn: Floats32) -> FactorSide:
-    (size, dims), rated = drawn.shape, np.unique(key_r)
-    factors = zero_rows(size + 1, pad_dims(dims))
-    factors[rated, :dims] = drawn[rated]
-    return FactorSide(factors, np.zeros(size + 1, np.float32))
 
 
 def _solve_side(
@@ -267,10 +307,6 @@ def _solve_side(
 
 def _no_rows(dims: int) -> Floats32:
     return zero_rows(pad_dims(dims) + 2, pad_dims(dims))
-
-
-def _ridge(values_a: Floats) -> Floats32:
-    return np.asarray(values_a, np.float32)
 
 
 def _model(sides: list[FactorSide], dims: int, mean: float, train: Ratings) -> RatingFactorModel:

@@ -44,7 +44,14 @@ from recbench_spark.models.rating.implicit_features import (
     draw_bag_factor,
     make_bag,
 )
-from recbench_spark.models.rating.interface import Fit, Ratings, RatingSettings, indices_with_unseen, rmse
+from recbench_spark.models.rating.interface import (
+    Fit,
+    RatingModelConfig,
+    Ratings,
+    RatingSettings,
+    indices_with_unseen,
+    rmse,
+)
 from recbench_spark.models.rating.mean_products import mean_products
 from recbench_spark.models.rating.normals import as_unsigned, draw_state, normal_table
 from recbench_spark.models.rating.simd import dot_rows, pad_dims, zero_rows
@@ -96,6 +103,15 @@ class BayesianSettings(RatingSettings):
     precision: Annotated[float, Field(gt=0)] = 1.0
     noise_shape: Annotated[float, Field(gt=0)] = 0.5
     noise_rate: Annotated[float, Field(gt=0)] = 0.5
+
+
+class BayesianMfModel(BayesianSettings, RatingModelConfig):
+    """Bayesian matrix factorisation by Gibbs sampling.
+
+    Its `features` make it timeSVD, SVD++ or a similar model.
+    """
+
+    kind: Literal["bayesian_mf"]
 
 
 @dataclass(frozen=True)

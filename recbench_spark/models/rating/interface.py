@@ -9,15 +9,19 @@ Axes: r ratings, p pairs to predict, u users, i items, d dimensions, s steps (ep
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.config import Strict
+from recbench_spark.config import Seed, Strict
 from recbench_spark.core.arrays import Floats, Ints
-from recbench_spark.errors import DataError
+from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.models.settings import LearntItems
+
+if TYPE_CHECKING:  # fold-ins compile kernels, and settings are read without numba
+    from recbench_spark.models.fold_in_settings import FoldInSettings
 
 Scale = tuple[float, float]
 
@@ -118,6 +122,10 @@ class Fit(NamedTuple):
     steps: int
 
 
+FOLDING_KINDS = ("als", "als_wr", "implicit_als", "sgd_mf")
+"""Kinds whose users follow from fixed items by one ridge regression."""
+
+
 class RatingSettings(Strict):
     """Settings of a learner; `kind` names it.
 
@@ -125,6 +133,41 @@ class RatingSettings(Strict):
     """
 
     kind: str
+
+    def make_fold_in(self, items: int | None = None, threshold: float | None = None) -> FoldInSettings:
+        """Return a fitted model's fold-in.
+
+        Args:
+            items: number of items in the ridge of iALS, as in the fit; None: only items known in training.
+            threshold: lowest rating of a liked row, for models of pairs; None: above 0.
+
+        Raises:
+            ConfigError: this kind cannot fold users in, or not without a regulariser.
+        """
+        raise ConfigError(
+            f"a model of kind '{self.kind}' cannot fold users in", f"kinds: {', '.join(FOLDING_KINDS)}"
+        )
+
+
+class RatingModelConfig(RatingSettings, LearntItems):
+    """A learner from `models.rating`, fitted in one task."""
+
+    adapter: ClassVar[str] = "rating_models:RatingAdapter"
+    seed: Seed = 42
+    """Seed of every random choice in the fit."""
+
+    @property
+    def folds_given_rows(self) -> bool:
+        """True if a fold-in fits these settings; see `ModelConfig`."""
+        try:
+            self.make_fold_in()
+        except ConfigError:
+            return False
+        return True
+
+
+VECTORS = ("rating_vectors", "trained_items")
+"""Revisions for kinds which rank by vectors. The first one changes no predicted rating."""
 
 
 class FitCall(Protocol):
@@ -174,6 +217,37 @@ def check_ratings(
 def rmse(predicted_p: Floats, ratings_p: Floats) -> float:
     """Return sqrt(mean (predicted - rating)^2), NaN without pairs."""
     return float(np.sqrt(np.mean((predicted_p - ratings_p) ** 2))) if len(ratings_p) else float("nan")
+
+
+@dataclass
+class WatchedErrors:
+    """Measures a fit on the watched ratings, where there are any.
+
+    Attributes:
+        watched: the ratings; None: none.
+        rmse_s: (s,) error after each measured step.
+        predicted_p: last predictions.
+    """
+
+    watched: Ratings | None
+    rmse_s: list[float] = field(default_factory=list)
+    predicted_p: Floats = field(default_factory=lambda: np.zeros(0))
+
+    def measure(self, model: RatingModel) -> None:
+        """Predict the watched ratings and keep the error."""
+        if self.watched is not None:
+            self.predicted_p = model.predict(self.watched.users_r, self.watched.items_r)
+            self.rmse_s.append(rmse(self.predicted_p, self.watched.ratings_r))
+
+    def finish(self, model: RatingModel, steps: int) -> Fit:
+        """Return the fit with the last predictions."""
+        return Fit(model, np.array(self.rmse_s), self.predicted_p, steps)
+
+
+def finish_fit(model: RatingModel, watched: Ratings | None, steps: int) -> Fit:
+    """Return a fit whose steps are not measured, with watched predictions."""
+    watched_p = np.zeros(0) if watched is None else model.predict(watched.users_r, watched.items_r)
+    return Fit(model, np.zeros(0), watched_p, steps)
 
 
 def indices_with_unseen(indices_p: npt.ArrayLike, size: int, what: str) -> Ints:

@@ -18,7 +18,14 @@ from scipy import sparse
 from recbench_spark.core.arrays import Floats, Floats32, Ints
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import DataError
-from recbench_spark.models.rating.interface import UNSEEN, Fit, Ratings, RatingSettings, rmse
+from recbench_spark.models.rating.interface import (
+    UNSEEN,
+    Fit,
+    RatingModelConfig,
+    Ratings,
+    RatingSettings,
+    WatchedErrors,
+)
 from recbench_spark.models.rating.means import MeansSettings, RatingMeans, fit_deviations
 
 LARGEST = 40_000
@@ -37,6 +44,12 @@ class ItemNeighboursSettings(RatingSettings):
     """Pseudo-ratings at the overall mean added to each user's ratings."""
     item_shrinkage: Annotated[float, Field(ge=0)] = 25.0
     """Pseudo-ratings at the overall mean added to each item's ratings."""
+
+
+class ItemNeighboursModel(ItemNeighboursSettings, RatingModelConfig):
+    """Item neighbours, for ratings."""
+
+    kind: Literal["item_neighbours"]
 
 
 @dataclass(frozen=True)
@@ -110,10 +123,9 @@ def fit_item_neighbours(
     biases = centre.mean, centre.bias_u, centre.bias_i
     history = starts_u, items_r, left_r
     model = ItemNeighbours(*biases, *history, similarity, settings.neighbours, np.array(train.scale))
-    if watched is None:
-        return Fit(model, np.zeros(0), np.zeros(0), 1)
-    predicted = model.predict(watched.users_r, watched.items_r)
-    return Fit(model, np.array([rmse(predicted, watched.ratings_r)]), predicted, 1)
+    errors = WatchedErrors(watched)
+    errors.measure(model)
+    return errors.finish(model, 1)
 
 
 def similarities(left_ui: Any, shrinkage: float) -> Floats32:

@@ -18,7 +18,14 @@ from pydantic import Field
 from recbench_spark.core.arrays import Floats32, Ints
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import DivergedError
-from recbench_spark.models.rating.interface import MAX_RATE, Fit, Ratings, RatingSettings
+from recbench_spark.models.rating.interface import (
+    MAX_RATE,
+    Fit,
+    RatingModelConfig,
+    Ratings,
+    RatingSettings,
+    finish_fit,
+)
 from recbench_spark.models.rating.normals import as_unsigned, draw_state, normal_table, uniform
 from recbench_spark.models.rating.sgd import RatingFactorModel
 from recbench_spark.models.rating.shuffling import hash_order, permutation
@@ -44,6 +51,12 @@ class LogisticSettings(RatingSettings):
     """Weight of squared lengths."""
     init_sd: Annotated[float, Field(ge=0)] = 0.1
     """Standard deviation of the factors at the start."""
+
+
+class LogisticMfModel(LogisticSettings, RatingModelConfig):
+    """Logistic matrix factorisation with drawn negatives, for ranking."""
+
+    kind: Literal["logistic_mf"]
 
 
 class Logistic(NamedTuple):
@@ -77,8 +90,7 @@ def fit_logistic(
     biases = learnt.b_u.astype(np.float64), learnt.b_i.astype(np.float64)
     factors = learnt.p_ud[:, :d].copy(), learnt.q_id[:, :d].copy()
     model = RatingFactorModel(float(learnt.bias[0]), *biases, *factors, real)
-    watched_p = np.zeros(0) if watched is None else model.predict(watched.users_r, watched.items_r)
-    return Fit(model, np.zeros(0), watched_p, settings.epochs)
+    return finish_fit(model, watched, settings.epochs)
 
 
 def start(train: Ratings, settings: LogisticSettings, seed: int) -> Logistic:

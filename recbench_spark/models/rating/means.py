@@ -20,9 +20,9 @@ from recbench_spark.models.rating.interface import (
     Fit,
     Ratings,
     RatingSettings,
+    WatchedErrors,
     add_unseen_row,
     indices_with_unseen,
-    rmse,
 )
 from recbench_spark.models.settings import ModelConfig
 
@@ -81,10 +81,9 @@ def fit_means(
 ) -> Fit:
     """Fit the training means; neither seed nor threads matter."""
     model = fit_deviations(train, settings)
-    if watched is None:
-        return Fit(model, np.zeros(0), np.zeros(0), 1)
-    predicted = model.predict(watched.users_r, watched.items_r)
-    return Fit(model, np.array([rmse(predicted, watched.ratings_r)]), predicted, 1)
+    errors = WatchedErrors(watched)
+    errors.measure(model)
+    return errors.finish(model, 1)
 
 
 def fit_deviations(train: Ratings, settings: MeansSettings) -> RatingMeans:

@@ -32,7 +32,14 @@ from recbench_spark.models.rating.adam_factors import (
     PairSampler,
     make_generator,
 )
-from recbench_spark.models.rating.interface import Fit, Ratings, add_unseen_row, indices_with_unseen
+from recbench_spark.models.rating.interface import (
+    Fit,
+    RatingModelConfig,
+    Ratings,
+    add_unseen_row,
+    finish_fit,
+    indices_with_unseen,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -80,6 +87,21 @@ class NeumfSettings(MlpSettings):
     kind: Literal["neumf"] = "neumf"
     dims: Annotated[int, Field(ge=1, le=1024)] = 8
     """Length of the vectors whose products are added."""
+
+
+class MlpModel(MlpSettings, RatingModelConfig):
+    """A user-item network with a logistic loss, for ranking."""
+
+    kind: Literal["mlp"]
+
+
+class NeumfModel(NeumfSettings, RatingModelConfig):
+    """NeuMF: a network plus factor products, for ranking.
+
+    The loss is logistic.
+    """
+
+    kind: Literal["neumf"]
 
 
 # ------------------------------------------------------------------------------------ the model
@@ -259,8 +281,7 @@ def fit_network(
     tables = (model.p_ud, model.q_id, model.first_uh, model.first_ih, model.weights)
     if not all(np.isfinite(table).all() for table in tables):
         raise DivergedError(f"{settings.kind} diverged", f"lower the rate {settings.rate:g}")
-    watched_p = np.zeros(0) if watched is None else model.predict(watched.users_r, watched.items_r)
-    return Fit(model, np.zeros(0), watched_p, settings.epochs)
+    return finish_fit(model, watched, settings.epochs)
 
 
 def start_network(train: Ratings, settings: MlpSettings, seed: int) -> Network:

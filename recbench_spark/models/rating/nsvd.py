@@ -10,7 +10,7 @@ Source: Paterek, "Improving regularized singular value decomposition" (KDD Cup 2
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,15 @@ from pydantic import Field
 from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import DivergedError
-from recbench_spark.models.rating.interface import MAX_RATE, Fit, Ratings, RatingSettings, rmse
+from recbench_spark.models.rating.interface import (
+    MAX_RATE,
+    VECTORS,
+    Fit,
+    RatingModelConfig,
+    Ratings,
+    RatingSettings,
+    WatchedErrors,
+)
 from recbench_spark.models.rating.normals import normal_table
 from recbench_spark.models.rating.sgd import RatingFactorModel
 from recbench_spark.models.rating.shuffling import permutation
@@ -41,6 +49,13 @@ class NsvdSettings(RatingSettings):
     """Weight of squared lengths."""
     init_sd: Annotated[float, Field(gt=0)] = 0.02
     """Standard deviation of the factors at the start."""
+
+
+class Nsvd1Model(NsvdSettings, RatingModelConfig):
+    """NSVD1: users as sums over their rated items' factors."""
+
+    revised: ClassVar[tuple[str, ...]] = VECTORS
+    kind: Literal["nsvd1"]
 
 
 class Nsvd(NamedTuple):
@@ -69,20 +84,16 @@ def fit_nsvd(
     """
     histories, mean = make_histories(train), float(train.ratings_r.mean())
     learnt = start(train, settings, seed)
-    rmse_s: list[float] = []
-    model, watched_p = _model(learnt, histories, mean, train), np.zeros(0)
+    errors = WatchedErrors(watched)
     for epoch in range(settings.epochs):
         rate = settings.rate * settings.rate_decay**epoch
         descend(learnt, histories, permutation(train.n_users, seed, epoch), rate, settings.regulariser)
         if not math.isfinite(learnt.q_id.sum() + learnt.y_id.sum()):
             message = f"the descent diverged in epoch {epoch + 1}"
             raise DivergedError(message, f"lower the rate {settings.rate}")
-        if watched is not None or epoch + 1 == settings.epochs:
-            model = _model(learnt, histories, mean, train)
         if watched is not None:
-            watched_p = model.predict(watched.users_r, watched.items_r)
-            rmse_s.append(rmse(watched_p, watched.ratings_r))
-    return Fit(model, np.array(rmse_s), watched_p, settings.epochs)
+            errors.measure(_model(learnt, histories, mean, train))
+    return errors.finish(_model(learnt, histories, mean, train), settings.epochs)
 
 
 def make_histories(train: Ratings) -> Histories:

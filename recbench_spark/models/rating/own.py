@@ -138,9 +138,14 @@ def make_own_model(kind: str, fields: Mapping[str, Any]) -> OwnModel:
     Raises ConfigError without its class.
     """
     fitted = object.__new__(import_attribute(kind, "model"))
-    for name, value in fields.items():
-        object.__setattr__(fitted, name, value.item() if value.ndim == 0 else value)
+    for name, value in plain_values(fields).items():
+        object.__setattr__(fitted, name, value)
     return OwnModel(fitted)
+
+
+def plain_values(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert arrays without dimensions to numbers; keep others."""
+    return {name: array.item() if array.ndim == 0 else array for name, array in arrays.items()}
 
 
 def fit_vectors(train: Ratings, learner: VectorLearner, seed: int, watched: Ratings | None = None) -> Fit:

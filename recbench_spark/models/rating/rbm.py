@@ -24,10 +24,11 @@ from recbench_spark.errors import DataError, DivergedError
 from recbench_spark.models.rating.interface import (
     MAX_RATE,
     Fit,
+    RatingModelConfig,
     Ratings,
     RatingSettings,
+    WatchedErrors,
     indices_with_unseen,
-    rmse,
 )
 from recbench_spark.models.rating.normals import as_unsigned, draw_state, normal_table, uniform
 from recbench_spark.models.rating.shuffling import permutation
@@ -55,6 +56,12 @@ class RbmSettings(RatingSettings):
     """Weight of squared weights."""
     init_sd: Annotated[float, Field(gt=0)] = 0.01
     """Standard deviation of the weights at the start."""
+
+
+class RbmModel(RbmSettings, RatingModelConfig):
+    """A restricted Boltzmann machine."""
+
+    kind: Literal["rbm"]
 
 
 class Machine(NamedTuple):
@@ -125,7 +132,7 @@ def fit_rbm(
             f"round the ratings to at most {MOST_LEVELS} levels, or use another model",
         )
     visible, machine = make_visible(train, levels_k), start(train, levels_k, settings, seed)
-    model, watched_p, rmse_s = _model(machine, visible, levels_k, train), np.zeros(0), list[float]()
+    errors = WatchedErrors(watched)
     for epoch in range(settings.epochs):
         order_u = permutation(train.n_users, seed, epoch)
         rate = settings.rate * settings.rate_decay**epoch
@@ -133,12 +140,9 @@ def fit_rbm(
         if not np.isfinite(machine.c_d.sum() + machine.b_ik.sum()):
             message = f"the weights diverged in epoch {epoch + 1}"
             raise DivergedError(message, f"lower the rate {settings.rate}")
-        if watched is not None or epoch + 1 == settings.epochs:
-            model = _model(machine, visible, levels_k, train)
         if watched is not None:
-            watched_p = model.predict(watched.users_r, watched.items_r)
-            rmse_s.append(rmse(watched_p, watched.ratings_r))
-    return Fit(model, np.array(rmse_s), watched_p, settings.epochs)
+            errors.measure(_model(machine, visible, levels_k, train))
+    return errors.finish(_model(machine, visible, levels_k, train), settings.epochs)
 
 
 def make_visible(train: Ratings, levels_k: Floats) -> Visible:

@@ -15,42 +15,32 @@ from zipfile import BadZipFile
 import numpy as np
 
 from recbench_spark.config import parse
+from recbench_spark.core.arrays import Bools
 from recbench_spark.core.extras import explain_missing
 from recbench_spark.errors import ConfigError, DataError, nearest
-from recbench_spark.models.rating.adam_factors import GmfSettings, WmfSettings, fit_gmf, fit_wmf
-from recbench_spark.models.rating.als import (
-    AlsSettings,
-    ImplicitAlsSettings,
-    ProductAlsSettings,
-    ProductModel,
-    fit_als,
-    fit_implicit_als,
-    fit_product_als,
-)
-from recbench_spark.models.rating.bayesian import (
-    BayesianModel,
-    BayesianSettings,
-    check_ranking,
-    fit_bayesian,
+from recbench_spark.models.prefix_vectors import PrefixFolder
+from recbench_spark.models.rating import (
+    adam_factors,
+    als,
+    bayesian,
+    item_neighbours,
+    logistic,
+    means,
+    neural_factors,
+    nsvd,
+    rbm,
+    sgd,
 )
 from recbench_spark.models.rating.interface import Fit, FitCall, RatingModel, Ratings, RatingSettings
-from recbench_spark.models.rating.item_neighbours import (
-    ItemNeighbours,
-    ItemNeighboursSettings,
-    fit_item_neighbours,
+from recbench_spark.models.rating.own import (
+    KIND,
+    OwnModel,
+    VectorLearner,
+    fit_vectors,
+    make_own_model,
+    plain_values,
 )
-from recbench_spark.models.rating.logistic import LogisticSettings, fit_logistic
-from recbench_spark.models.rating.means import MeansSettings, RatingMeans, fit_means
-from recbench_spark.models.rating.neural_factors import (
-    MlpSettings,
-    NetworkModel,
-    NeumfSettings,
-    fit_network,
-)
-from recbench_spark.models.rating.nsvd import NsvdSettings, fit_nsvd
-from recbench_spark.models.rating.own import KIND, OwnModel, VectorLearner, fit_vectors, make_own_model
-from recbench_spark.models.rating.rbm import Rbm, RbmSettings, fit_rbm
-from recbench_spark.models.rating.sgd import RatingFactorModel, SgdSettings, fit_sgd
+from recbench_spark.models.rating.sgd import RatingFactorModel
 from recbench_spark.models.settings import import_class
 
 
@@ -63,23 +53,27 @@ class Family(NamedTuple):
 
 
 FAMILIES: dict[str, Family] = {
-    "als_wr": Family(AlsSettings, fit_als, RatingFactorModel),
-    "bayesian_mf": Family(BayesianSettings, fit_bayesian, BayesianModel),
-    "item_neighbours": Family(ItemNeighboursSettings, fit_item_neighbours, ItemNeighbours),
-    "means": Family(MeansSettings, fit_means, RatingMeans),
-    "nsvd1": Family(NsvdSettings, fit_nsvd, RatingFactorModel),
-    "rbm": Family(RbmSettings, fit_rbm, Rbm),
-    "sgd_mf": Family(SgdSettings, fit_sgd, RatingFactorModel),
+    "als_wr": Family(als.AlsSettings, als.fit_als, RatingFactorModel),
+    "bayesian_mf": Family(bayesian.BayesianSettings, bayesian.fit_bayesian, bayesian.BayesianModel),
+    "item_neighbours": Family(
+        item_neighbours.ItemNeighboursSettings,
+        item_neighbours.fit_item_neighbours,
+        item_neighbours.ItemNeighbours,
+    ),
+    "means": Family(means.MeansSettings, means.fit_means, means.RatingMeans),
+    "nsvd1": Family(nsvd.NsvdSettings, nsvd.fit_nsvd, RatingFactorModel),
+    "rbm": Family(rbm.RbmSettings, rbm.fit_rbm, rbm.Rbm),
+    "sgd_mf": Family(sgd.SgdSettings, sgd.fit_sgd, RatingFactorModel),
 }
 
 IMPLICIT: dict[str, Family] = {
-    "als": Family(ProductAlsSettings, fit_product_als, ProductModel),
-    "gmf": Family(GmfSettings, fit_gmf, RatingFactorModel),
-    "implicit_als": Family(ImplicitAlsSettings, fit_implicit_als, RatingFactorModel),
-    "logistic_mf": Family(LogisticSettings, fit_logistic, RatingFactorModel),
-    "mlp": Family(MlpSettings, fit_network, NetworkModel),
-    "neumf": Family(NeumfSettings, fit_network, NetworkModel),
-    "wmf": Family(WmfSettings, fit_wmf, RatingFactorModel),
+    "als": Family(als.ProductAlsSettings, als.fit_product_als, als.ProductModel),
+    "gmf": Family(adam_factors.GmfSettings, adam_factors.fit_gmf, RatingFactorModel),
+    "implicit_als": Family(als.ImplicitAlsSettings, als.fit_implicit_als, RatingFactorModel),
+    "logistic_mf": Family(logistic.LogisticSettings, logistic.fit_logistic, RatingFactorModel),
+    "mlp": Family(neural_factors.MlpSettings, neural_factors.fit_network, neural_factors.NetworkModel),
+    "neumf": Family(neural_factors.NeumfSettings, neural_factors.fit_network, neural_factors.NetworkModel),
+    "wmf": Family(adam_factors.WmfSettings, adam_factors.fit_wmf, RatingFactorModel),
 }
 """Learners of ranking scores. Scores are no ratings, even if a learner reads the ratings (wmf). With
 `implicit: false`, `als` predicts ratings."""
@@ -117,17 +111,15 @@ def check_ranking_model(settings: RatingSettings, model: str) -> None:
 
     Raises ConfigError with the model and the reason.
     """
-    if isinstance(settings, BayesianSettings):
-        check_ranking(settings, model)
-    elif not isinstance(settings, VectorLearner) and not _gives_ranking(ALL_FAMILIES[settings.kind].model):
+    if isinstance(settings, bayesian.BayesianSettings):
+        bayesian.check_ranking(settings, model)
+        return
+    model_class = OwnModel if isinstance(settings, VectorLearner) else ALL_FAMILIES[settings.kind].model
+    if not (issubclass(model_class, RatingFactorModel) or hasattr(model_class, "score")):
         raise ConfigError(
             f"model {model}: kind '{settings.kind}' predicts pairs and ranks nothing",
             "evaluation.task: rating",
         )
-
-
-def _gives_ranking(model: type[RatingModel]) -> bool:
-    return issubclass(model, RatingFactorModel) or hasattr(model, "score")
 
 
 def make_settings(document: Mapping[str, Any], where: str = "settings") -> RatingSettings:
@@ -165,15 +157,12 @@ def save(model: RatingModel, path: str | Path) -> Path:
     if isinstance(model, OwnModel):
         arrays, kind = model.list_arrays(), model.class_name
     else:
-        arrays, kind = _list_fields(model), model.kind
+        fields = {field.name: getattr(model, field.name) for field in dataclasses.fields(model)}  # type: ignore[arg-type]
+        arrays = {name: np.asarray(value) for name, value in fields.items() if value is not None}
+        kind = model.kind
     with Path(path).open("wb") as file:
         np.savez(file, **{KIND: np.asarray(kind)}, **arrays)  # type: ignore[arg-type]
     return Path(path)
-
-
-def _list_fields(model: RatingModel) -> dict[str, Any]:
-    fields = {field.name: getattr(model, field.name) for field in dataclasses.fields(model)}  # type: ignore[arg-type]
-    return {name: np.asarray(value) for name, value in fields.items() if value is not None}
 
 
 def load(path: str | Path) -> RatingModel:
@@ -201,21 +190,33 @@ def make_stored_model(arrays: Mapping[str, Any], path: str | Path) -> RatingMode
         return make_own_model(kind, fields)
     if kind not in kinds:
         raise DataError(f"{path} holds a model of kind '{kind}'", nearest(kind, kinds))
-    model: RatingModel = _make_model(kinds[kind], fields, path)
+    known = {field.name: field.default for field in dataclasses.fields(kinds[kind])}
+    required = {name for name, default in known.items() if default is dataclasses.MISSING}
+    if not required <= set(fields) <= set(known):
+        raise DataError(
+            f"{path} has fields {sorted(fields)}", f"a model of kind {kind} has {', '.join(known)}"
+        )
+    model: RatingModel = kinds[kind](**plain_values(fields))
     return model
 
 
-def _make_model(model: type[Any], arrays: dict[str, Any], path: str | Path) -> Any:
-    fields = dataclasses.fields(model)
-    missing = [f.name for f in fields if f.name not in arrays and f.default is dataclasses.MISSING]
-    if missing or not set(arrays) <= {f.name for f in fields}:
-        names = ", ".join(f.name for f in fields)
-        raise DataError(f"{path} has fields {sorted(arrays)}", f"a model of kind {model.kind} has {names}")
-    return model(**{name: _plain(array) for name, array in arrays.items()})
+def make_prefix_folder(
+    settings: RatingSettings, model: RatingModel, known_i: Bools, threshold: float | None = None
+) -> PrefixFolder:
+    """Make the prefix folder for a fitted model in memory.
 
+    A task in a night makes the same one from stored vectors.
 
-def _plain(array: Any) -> Any:
-    """Convert arrays without dimensions to numbers; keep others."""
-    if array.ndim == 0:
-        return array.item()
-    return array
+    Args:
+        settings: settings of the fit.
+        model: its result.
+        known_i: items with training rows.
+        threshold: lowest rating of a liked row, for models of pairs; None: above 0.
+
+    Raises:
+        ConfigError: as `RatingSettings.make_fold_in`.
+    """
+    assert isinstance(model, RatingFactorModel)
+    vectors_id = np.where(known_i[:, None], model.q_id, np.float32(0))
+    fold_in = settings.make_fold_in(len(known_i), threshold)
+    return fold_in.make_folder(vectors_id, np.asarray(model.bias_i + model.mean, np.float64), known_i)

@@ -19,14 +19,18 @@ from pydantic import Field, field_validator, model_validator
 from recbench_spark.config import Strict
 from recbench_spark.core.arrays import Floats, Floats32, Ints
 from recbench_spark.core.compiling import compile_kernel
-from recbench_spark.errors import DataError, DivergedError
+from recbench_spark.errors import ConfigError, DataError, DivergedError
+from recbench_spark.models.fold_in_settings import RidgeFoldIn
 from recbench_spark.models.rating.interface import (
     MAX_RATE,
     REAL,
+    VECTORS,
     Fit,
+    RatingModelConfig,
     Ratings,
     RatingSettings,
     add_unseen_row,
+    finish_fit,
     in_blocks,
     indices_with_unseen,
     rmse,
@@ -125,6 +129,31 @@ class SgdSettings(RatingSettings):
             given = given | {name: dict.fromkeys(Steps.model_fields, given[name]) for name in names}
         return given
 
+    def make_fold_in(self, items: int | None = None, threshold: float | None = None) -> RidgeFoldIn:
+        """Return the ridges on a user's factors and bias.
+
+        A model without biases has no ridge for them.
+        """
+        ridges = self.regularisers
+        if "users" in self.centring:
+            raise ConfigError(
+                f"sgd_mf: centring '{self.centring}' subtracts means of users, which no fold-in has",
+                "centring: global, items or none",
+            )
+        if not (ridges.user_factors and (ridges.user_biases or not self.biases)):
+            raise ConfigError(
+                "sgd_mf: a regulariser of 0 leaves users with few ratings without a solution",
+                "regularisers.user_factors and regularisers.user_biases above 0",
+            )
+        return RidgeFoldIn(ridges.user_factors, ridges.user_biases if self.biases else None)
+
+
+class SgdMfModel(SgdSettings, RatingModelConfig):
+    """Matrix factorisation by stochastic gradient descent."""
+
+    revised: ClassVar[tuple[str, ...]] = VECTORS
+    kind: Literal["sgd_mf"]
+
 
 @dataclass(frozen=True)
 class RatingFactorModel:
@@ -194,8 +223,7 @@ def make_score_fit(
     if not all(np.isfinite(table).all() for table in (*tables, bias_i)):
         raise error
     model = RatingFactorModel(0.0, np.zeros(train.n_users), bias_i, *tables, np.array(REAL))
-    watched_p = np.zeros(0) if watched is None else model.predict(watched.users_r, watched.items_r)
-    return Fit(model, np.zeros(0), watched_p, steps)
+    return finish_fit(model, watched, steps)
 
 
 class Parameters(NamedTuple):

@@ -18,7 +18,7 @@ from recbench_spark.models.fold_in_settings import (
     PairFoldIn,
     RidgeFoldIn,
 )
-from recbench_spark.models.rating.folding import FOLDING_KINDS, choose_fold_in
+from recbench_spark.models.rating.interface import FOLDING_KINDS
 from recbench_spark.models.rating.kinds import learner_settings
 from recbench_spark.models.settings import MODELS, list_kinds, make_model
 from recbench_spark.storage.store import Store
@@ -80,7 +80,7 @@ def test_the_fold_in_has_the_settings_of_the_model(kind: str) -> None:
     settings, expected = FOLD_INS[kind]
     chosen = adapter(kind, **settings)
     if kind in FOLDING_KINDS:  # the adapter counts the items of the log, for which it needs Spark
-        made: FoldInSettings | None = choose_fold_in(learner_settings(chosen.settings), 17, 4.0)
+        made: FoldInSettings | None = learner_settings(chosen.settings).make_fold_in(17, 4.0)
     else:
         made = chosen.make_fold_in(SPLIT)
     assert made == expected == pickle.loads(pickle.dumps(made))

@@ -7,8 +7,8 @@ import pytest
 
 from recbench_spark.errors import ConfigError
 from recbench_spark.models.rating import registry
-from recbench_spark.models.rating.folding import make_prefix_folder
 from recbench_spark.models.rating.interface import Ratings
+from recbench_spark.models.rating.registry import make_prefix_folder
 
 USERS, ITEMS = 30, 20
 
