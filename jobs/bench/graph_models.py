@@ -43,10 +43,9 @@ from recbench_spark.graphs.kernels.ids import hash_numbers
 from recbench_spark.graphs.kernels.simd import PREFETCH_EDGES
 from recbench_spark.models.networks.fitting import Step, fit
 from recbench_spark.models.networks.layers import GraphNetwork, unit_rows
-from recbench_spark.models.networks.losses import max_margin
-from recbench_spark.models.networks.plans import TrainingPlan
+from recbench_spark.models.networks.settings import TrainingPlan
 from recbench_spark.models.networks.subgraphs import Adjacency
-from recbench_spark.models.networks.tasks import GraphInput, PairBatch, PairObjective, PairTask
+from recbench_spark.models.networks.tasks import GraphInput, PairBatch, PairObjective, PairTask, max_margin
 
 LOSS_AGREES = 1e-4
 

@@ -27,9 +27,13 @@ from jobs.bench.harness import measure_own_cpu, take_turns
 from recbench_spark import cli
 from recbench_spark.errors import OK
 from recbench_spark.models.networks.fitting import fit
-from recbench_spark.models.networks.sequence_networks import make_network
+from recbench_spark.models.networks.sequence_networks import (
+    Sequences,
+    TokenWindows,
+    cut_newest,
+    make_network,
+)
 from recbench_spark.models.networks.sequence_tasks import SequenceTask
-from recbench_spark.models.networks.sequences import Sequences, TokenWindows, cut_newest
 from recbench_spark.models.settings import make_model
 
 

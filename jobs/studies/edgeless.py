@@ -48,7 +48,7 @@ from recbench_spark.graphs.kernels.simd import PREFETCH_EDGES
 from recbench_spark.models.networks.factors import UserItemPairs, make_pairs
 from recbench_spark.models.networks.fitting import fit
 from recbench_spark.models.networks.layers import GraphNetwork
-from recbench_spark.models.networks.plans import TrainingPlan
+from recbench_spark.models.networks.settings import TrainingPlan
 from recbench_spark.models.networks.subgraphs import Adjacency
 from recbench_spark.models.networks.tasks import (
     GraphInput,

@@ -31,7 +31,13 @@ from recbench_spark import cli
 from recbench_spark.config import load_yaml
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.models.networks.fitting import fit
-from recbench_spark.models.networks.sequence_networks import HistoryMemory
+from recbench_spark.models.networks.sequence_networks import (
+    HistoryMemory,
+    Sequences,
+    cut_newest,
+    make_sequences,
+    set_last_aside,
+)
 from recbench_spark.models.networks.sequence_tasks import (
     SequenceTask,
     compare_drops,
@@ -39,7 +45,6 @@ from recbench_spark.models.networks.sequence_tasks import (
     explain_history,
     read_length,
 )
-from recbench_spark.models.networks.sequences import Sequences, cut_newest, make_sequences, set_last_aside
 from recbench_spark.models.settings import make_model
 
 KINDS = ("popular", "sasrec", "gru4rec", "memn2n")

@@ -49,7 +49,7 @@ from recbench_spark.graphs.kernels.ids import hash_numbers
 from recbench_spark.models.networks.factors import UserItemPairs, make_pairs
 from recbench_spark.models.networks.fitting import FitResult, fit
 from recbench_spark.models.networks.layers import GraphNetwork
-from recbench_spark.models.networks.plans import TrainingPlan
+from recbench_spark.models.networks.settings import TrainingPlan
 from recbench_spark.models.networks.subgraphs import Adjacency
 from recbench_spark.models.networks.tasks import GraphInput, LabelTask, embed_by_minibatch
 from recbench_spark.runtime.journal import Journal

@@ -52,7 +52,7 @@ from recbench_spark.models.networks.factors import (
 )
 from recbench_spark.models.networks.fitting import fit
 from recbench_spark.models.networks.layers import GraphNetwork
-from recbench_spark.models.networks.plans import TrainingPlan
+from recbench_spark.models.networks.settings import TrainingPlan
 from recbench_spark.models.networks.subgraphs import Adjacency
 from recbench_spark.models.networks.tasks import (
     GraphInput,

@@ -14,7 +14,7 @@ from pathlib import Path
 from recbench_spark.config import ModelConfig, digest
 from recbench_spark.core.strict_settings import shorten
 from recbench_spark.errors import is_cancelled
-from recbench_spark.models.adapters.checkpoint_copies import CHECKPOINTS, keep_copies
+from recbench_spark.models.adapters.fit_files import CHECKPOINTS, keep_copies
 from recbench_spark.models.adapters.model_adapter import ModelAdapter, SplitData, make_adapter
 from recbench_spark.models.adapters.rating_models import RatingAdapter, fit_side_by_side
 from recbench_spark.models.fits.tasks import FIT_FILES

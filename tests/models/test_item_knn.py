@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from xxhash import xxh64
 
 from recbench_spark.config import ItemKnnModel
-from recbench_spark.models.item_knn import (
+from recbench_spark.models.adapters.item_knn import (
     SimilarItems,
     _divide_exactly,
     binary_matrix,

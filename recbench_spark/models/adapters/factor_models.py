@@ -4,7 +4,7 @@ The fit runs in the driver's process, or in `processes` on its host or under Spa
 4 bytes per pair for each of the two directions, the vectors and Adam's moments. Tasks write pairs as
 Parquet, and vectors return to them as Parquet. A killed fit continues from its checkpoint, with the same
 bits. If the warehouse is on object storage, checkpoints lie on the driver's disk, and copies of them in the
-warehouse (`checkpoint_copies`).
+warehouse (`fit_files`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 import torch
 
 from recbench_spark.errors import DataError, StoreError
-from recbench_spark.models.adapters.histories import HistoryRule, read_histories
 from recbench_spark.models.adapters.model_adapter import ModelAdapter, SplitData, Trained
 from recbench_spark.models.adapters.multiprocess_fit import fit_as_configured, require_common_folder
+from recbench_spark.models.adapters.split_data import HistoryRule, read_histories
 from recbench_spark.models.fits.logs import as_text
 from recbench_spark.models.fits.tasks import name_vectors
 from recbench_spark.models.fold_in_settings import FoldInSettings, make_ridge_fold_in, require_fold_in

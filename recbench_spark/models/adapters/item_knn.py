@@ -1,24 +1,231 @@
-"""Item-kNN over all items; tasks find neighbours block by block."""
+"""Item-kNN over all items; tasks find neighbours block by block.
+
+Source: Deshpande and Karypis, TOIS 2004. Histories are cut from labelled rows, whole by user; neighbours
+come from blocks of items.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from recbench_spark.config import ItemKnnModel
-from recbench_spark.models import item_knn
+from recbench_spark.core.arrays import Floats, Ints, Ints32
+from recbench_spark.core.hashed_ids import hash_encoded
+from recbench_spark.core.ids import encode_texts
 from recbench_spark.models.adapters.model_adapter import ModelAdapter, SplitData, Trained
+from recbench_spark.ranking.kernels.rankings import mark_relevant
 from recbench_spark.ranking.known_items import KnownItems, share_rows
 from recbench_spark.ranking.sources import NeighbourSource
+from recbench_spark.splits.kernels.positions import ascending
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.blocks import Blocks, Engine, return_rows
 from recbench_spark.storage.scratch import share_results
-from recbench_spark.storage.shared_arrays import SharedRows
+from recbench_spark.storage.shared_arrays import Arrays, SharedRows, bound_lists, flatten_lists
+
+COLUMNS = ("user_id", "item_id", "rating", "part")
+"""Columns of the labelled rows."""
+
+SIMILARITIES = ("item_id", "neighbour_id", "weight")
+"""Columns of a fitted model."""
+
+Find = Callable[[pa.Array], tuple[Ints, Ints]]
+"""Maps ids to their index or -1, and to a second number (`KnownItems.find`)."""
+
+
+@dataclass(frozen=True)
+class SimilarItems:
+    """The most similar items for a block of items.
+
+    There are n rows, by item, then falling weight.
+
+    Attributes:
+        items: (n,) the item whose score is raised.
+        neighbours: (n,) the item in the history which raises it.
+        weights: (n,) cosine similarity.
+    """
+
+    items: Ints
+    neighbours: Ints
+    weights: Floats
+
+
+# ------------------------------------------------------------------------- labelled rows
+
+
+def cut_histories(rows: pa.Table, find: Find, threshold: float | None, longest: int) -> pa.Table:
+    """Return each user's relevant training items, ascending indices.
+
+    A hash of the pairs shortens long histories.
+
+    Args:
+        rows: all labelled rows of some users (COLUMNS).
+        find: finds items; unknown ones are left out.
+        threshold: lowest rating of a relevant row; None: every rating above 0 is relevant.
+        longest: most items in a history.
+    """
+    users, items = _select_pairs(rows, threshold)
+    item_r = find(items.dictionary)[0][items.indices.to_numpy()]
+    known_r = item_r >= 0
+    key_r = hash_encoded(items, hash_encoded(users)).view(np.int64)[known_r]
+    _, user_r = np.unique(users.indices.to_numpy()[known_r], return_inverse=True)
+    item_r = item_r[known_r]
+    order = ascending(user_r, key_r, item_r)
+    user_o = user_r[order]
+    kept = order[np.arange(len(order)) - np.searchsorted(user_o, user_o) < longest]
+    kept = kept[ascending(user_r[kept], item_r[kept])]
+    bounds = bound_lists(user_r[kept], int(user_r.max(initial=-1)) + 1)
+    return pa.table({"items": pa.ListArray.from_arrays(bounds, pa.array(item_r[kept], pa.int32()))})
+
+
+def count_item_users(rows: pa.Table, threshold: float | None) -> pa.Table:
+    """Count each item's users with a relevant training row.
+
+    Columns are item_id, users; the NULL row counts users of any item. Arguments as in `cut_histories`.
+    Counts over different users can be added.
+    """
+    users, items = _select_pairs(rows, threshold)
+    user_r, item_r = users.indices.to_numpy().astype(np.int64), items.indices.to_numpy()
+    pairs = np.unique(user_r * len(items.dictionary) + item_r)
+    item_x, n_x = np.unique(pairs % max(len(items.dictionary), 1), return_counts=True)
+    ids = [items.dictionary.take(pa.array(item_x)), pa.nulls(1, pa.string())]
+    counts = np.append(n_x, len(np.unique(user_r))).astype(np.int64)
+    return pa.table({"item_id": pa.concat_arrays(ids), "users": pa.array(counts)})
+
+
+def _select_pairs(rows: pa.Table, threshold: float | None) -> tuple[pa.DictionaryArray, pa.DictionaryArray]:
+    """Return user and item of each relevant training row."""
+    grades = rows.column("rating").to_numpy()
+    of_train = pc.equal(rows.column("part").cast(pa.string()), "train")
+    chosen = rows.filter(pc.and_(of_train, pa.array(mark_relevant(grades, threshold))))
+    users, items = (encode_texts(chosen.column(name)) for name in COLUMNS[:2])
+    return users, items
+
+
+# ------------------------------------------------------------------------- matrix and neighbours
+
+
+def build_matrix(histories: pa.Array, n_items: int) -> Arrays:
+    """Return the user x item matrix and its transpose as CSR.
+
+    Each matrix holds 4 bytes per interaction.
+    """
+    indptr, indices = flatten_lists(histories)
+    transposed = binary_matrix(indptr, indices.astype(np.int32), n_items).tocsc()
+    return {
+        "indptr": indptr,
+        "indices": indices.astype(np.int32),
+        "indptr_t": transposed.indptr.astype(np.int64),
+        "indices_t": transposed.indices.astype(np.int32),
+    }
+
+
+def find_neighbours(matrix: Arrays, n_items: int, block: range, model: ItemKnnModel) -> SimilarItems:
+    """Return a block's neighbours, with weights scaled for the model."""
+    items_of_u = binary_matrix(matrix["indptr"], matrix["indices"], n_items)
+    users_of_i = binary_matrix(matrix["indptr_t"], matrix["indices_t"], len(matrix["indptr"]) - 1)
+    n_i = np.diff(matrix["indptr_t"])
+    similar = cosine_neighbours(users_of_i, items_of_u, n_i, block, model.neighbours)
+    return normalise_weights(similar) if model.scores == "centred_mean" else similar
+
+
+def name_neighbours(similar: SimilarItems, ids: npt.NDArray[np.bytes_]) -> pa.RecordBatch:
+    """Return item_id, neighbour_id, weight; `ids` are (i,), by index."""
+    named = [
+        pa.array(ids[index], pa.binary()).cast(pa.string()) for index in (similar.items, similar.neighbours)
+    ]
+    columns = [*named, pa.array(similar.weights)]
+    return pa.RecordBatch.from_arrays(columns, list(SIMILARITIES))
+
+
+def cosine_neighbours(
+    items_by_users: Any, users_by_items: Any, n_i: Ints, block: range, k: int
+) -> SimilarItems:
+    """Return the k nearest items j != i for each item i.
+
+    s_ij = |U_i and U_j| / sqrt(n_i n_j), and equal similarities go to the smaller item index. They are
+    equal numbers where their squares are equal fractions: 3 / sqrt(13 * 18) and 1 / sqrt(13 * 2), divided
+    by roots, differ in the last bit. So the root is taken of |U_i and U_j|^2 / (n_i n_j), which float64
+    rounds by its value alone.
+
+    Args:
+        items_by_users: (items, users) binary CSR matrix.
+        users_by_items: (users, items) binary CSR matrix, its transpose.
+        n_i: (items,) users of each item.
+        block: items whose neighbours are computed.
+        k: neighbours of each item.
+    """
+    common = (items_by_users[block.start : block.stop] @ users_by_items).tocsr()
+    rows = np.repeat(np.arange(block.start, block.stop), np.diff(common.indptr))
+    columns = common.indices.astype(np.int64)
+    other = rows != columns
+    rows, columns, counts = rows[other], columns[other], common.data[other]
+    weights = np.sqrt(
+        _divide_exactly(counts.astype(np.int64) ** 2, n_i[rows].astype(np.int64) * n_i[columns])
+    )
+    bounds = np.searchsorted(rows, np.arange(block.start, block.stop + 1))
+    # A sort of all pairs would take most of the time.
+    likely = np.concatenate([a + _select_largest(weights[a:b], k) for a, b in pairwise(bounds)])
+    order = likely[np.lexsort((columns[likely], -weights[likely], rows[likely]))]
+    rows, columns, weights = rows[order], columns[order], weights[order]
+    place = np.arange(len(rows)) - np.searchsorted(rows, rows, side="left")
+    nearest = place < k
+    return SimilarItems(rows[nearest], columns[nearest], weights[nearest])
+
+
+def _select_largest(weights_n: Floats, k: int) -> Ints:
+    """Return the places of the k largest numbers, with ties."""
+    if len(weights_n) <= k:
+        return np.arange(len(weights_n))
+    return np.flatnonzero(weights_n >= np.partition(weights_n, -k)[-k])
+
+
+EXACT = 1 << 53
+"""Whole numbers below it are exact in float64."""
+
+
+def _divide_exactly(above_n: Ints, below_n: Ints) -> Floats:
+    """Divide whole numbers; equal fractions give equal float64 numbers.
+
+    Large ones are reduced first.
+    """
+    large = below_n >= EXACT
+    if large.any():
+        divisor = np.gcd(above_n[large], below_n[large])
+        above_n, below_n = above_n.copy(), below_n.copy()
+        above_n[large] //= divisor
+        below_n[large] //= divisor
+    quotient_n: Floats = above_n / below_n
+    return quotient_n
+
+
+def normalise_weights(similar: SimilarItems) -> SimilarItems:
+    """Divide each item's weights by their sum: s_ij / sum_j s_ij."""
+    sums = np.bincount(similar.items, similar.weights) if len(similar.items) else np.zeros(0)
+    return SimilarItems(similar.items, similar.neighbours, similar.weights / sums[similar.items])
+
+
+def binary_matrix(indptr: Ints, indices: Ints32, n_items: int) -> Any:
+    """Return a user x item CSR matrix of ones.
+
+    `indptr` and `indices` are its row bounds and item indices. Its type is int32, because sums of ones in
+    float32 stop growing at 2^24 users.
+    """
+    from scipy import sparse  # noqa: PLC0415 (takes half a second, and few runs need it)
+
+    ones = np.ones(len(indices), dtype=np.int32)
+    return sparse.csr_matrix((ones, indices, indptr), shape=(len(indptr) - 1, n_items))
+
 
 ITEMS_A_BLOCK = 512
 """Items whose neighbours are computed together; this bounds a task's block of the product."""
@@ -42,18 +249,18 @@ class ItemKnnAdapter(ModelAdapter[ItemKnnModel]):
     def fit(self, data: SplitData) -> Trained:
         """Compute the neighbours of all items; see `train_item_knn`."""
         known, longest = data.training_catalogue, self.settings.max_history
-        cut = partial(item_knn.cut_histories, find=known.find, threshold=data.threshold, longest=longest)
-        histories = share_results(data.store.scratch, data.open_by_user(item_knn.COLUMNS, cut, ("items",)))
+        cut = partial(cut_histories, find=known.find, threshold=data.threshold, longest=longest)
+        histories = share_results(data.store.scratch, data.open_by_user(COLUMNS, cut, ("items",)))
         return train_item_knn(histories, known, self.settings, data.store.engine)
 
     def source(self, trained: Trained, data: SplitData) -> NeighbourSource:
         """Return each item's neighbours and their weights."""
         assert trained.similarities is not None
-        rows = share_rows(trained.similarities, item_knn.SIMILARITIES, data.store.scratch)
+        rows = share_rows(trained.similarities, SIMILARITIES, data.store.scratch)
         counts = None
         if self.settings.scores == "centred_mean":
-            count = partial(item_knn.count_item_users, threshold=data.threshold)
-            counted = data.open_by_user(item_knn.COLUMNS, count, ("item_id", "users"))
+            count = partial(count_item_users, threshold=data.threshold)
+            counted = data.open_by_user(COLUMNS, count, ("item_id", "users"))
             counts = share_results(data.store.scratch, counted)
         return NeighbourSource(rows, data.n_items, data.known_items, counts)
 
@@ -76,7 +283,7 @@ def train_item_knn(
     tasks = max(TASKS_A_CORE * engine.cores, -(-known.n_items // ITEMS_A_TASK))
     find = partial(_find_neighbours, shared=histories, known=known, model=model)
     blocks = engine.parallelize(starts, max(1, min(tasks, len(starts))))
-    return Trained(similarities=Blocks(blocks, return_rows, item_knn.SIMILARITIES, read=find))
+    return Trained(similarities=Blocks(blocks, return_rows, SIMILARITIES, read=find))
 
 
 def _find_neighbours(
@@ -87,13 +294,13 @@ def _find_neighbours(
     batches = []
     for start in starts:
         block = range(start, min(start + ITEMS_A_BLOCK, known.n_items))
-        similar = item_knn.find_neighbours(matrix, known.n_items, block, model)
-        batches.append(item_knn.name_neighbours(similar, ids))
+        similar = find_neighbours(matrix, known.n_items, block, model)
+        batches.append(name_neighbours(similar, ids))
     if batches:
         yield pa.Table.from_batches(batches)
 
 
 def _write_matrix(rows: ds.Dataset, folder: Path, n_items: int) -> None:
     histories = rows.to_table(columns=["items"]).column("items").combine_chunks()
-    for name, array in item_knn.build_matrix(histories, n_items).items():
+    for name, array in build_matrix(histories, n_items).items():
         shared_arrays.save_array(folder, name, array)

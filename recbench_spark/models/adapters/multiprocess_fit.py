@@ -37,8 +37,7 @@ from recbench_spark.models.adapters.processes import (
     run_processes,
 )
 from recbench_spark.models.networks.fitting import FitResult, Report, Shard, Task, fit, read_checkpoint
-from recbench_spark.models.networks.plans import TrainingPlan
-from recbench_spark.models.networks.settings import FittedModel
+from recbench_spark.models.networks.settings import FittedModel, TrainingPlan
 from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.makers import private_name
 from recbench_spark.storage.publish import private_path, remove_leftovers

@@ -28,7 +28,7 @@ import torch
 
 from recbench_spark.errors import RecbenchError
 from recbench_spark.models.networks.fitting import EpochResult, FitResult, Report, Shard, Task, fit
-from recbench_spark.models.networks.plans import TrainingPlan
+from recbench_spark.models.networks.settings import TrainingPlan
 from recbench_spark.runtime.journal import write_json
 
 STORE, RESULT, NOTE, OUTPUT = "store", "result.json", "note-{rank}.json", "output-{rank}.txt"

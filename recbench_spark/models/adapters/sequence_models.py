@@ -31,17 +31,17 @@ from recbench_spark.core.arrays import Bools, Floats, Floats32, Ints
 from recbench_spark.core.threads import use_one_thread
 from recbench_spark.errors import DataError, StoreError
 from recbench_spark.models.adapters.factor_models import find_journal, fit_folder, share_vectors
-from recbench_spark.models.adapters.histories import COLUMNS, HistoryRule, read_histories, require_times
-from recbench_spark.models.adapters.kept_weights import (
+from recbench_spark.models.adapters.fit_files import (
     WEIGHTS_FILE,
     find_weights,
     has_weights,
     keep_weights,
 )
 from recbench_spark.models.adapters.model_adapter import ModelAdapter, SplitData, Trained
+from recbench_spark.models.adapters.split_data import COLUMNS, HistoryRule, read_histories, require_times
 from recbench_spark.models.fits.logs import as_text
 from recbench_spark.models.networks.fitting import fit, read_checkpoint
-from recbench_spark.models.networks.sequence_networks import make_network
+from recbench_spark.models.networks.sequence_networks import Sequences, make_network
 from recbench_spark.models.networks.sequence_tasks import (
     Explanation,
     SequenceTask,
@@ -50,7 +50,6 @@ from recbench_spark.models.networks.sequence_tasks import (
     explain_history,
     read_length,
 )
-from recbench_spark.models.networks.sequences import Sequences
 from recbench_spark.models.networks.settings import MemN2NModel, SequenceModelConfig
 from recbench_spark.models.prefix_vectors import RoundedFolder, fold_used_rows, mark_known_items
 from recbench_spark.ranking.kernels.rankings import mark_relevant

@@ -40,11 +40,11 @@ from recbench_spark.models.adapters.factor_models import (
     read_test_pairs,
     share_vectors,
 )
+from recbench_spark.models.adapters.fit_files import WEIGHTS_FILE, has_weights, keep_weights
 from recbench_spark.models.adapters.graph_models import GraphVectors, read_side_rows
-from recbench_spark.models.adapters.histories import HistoryRule, read_histories
-from recbench_spark.models.adapters.kept_weights import WEIGHTS_FILE, has_weights, keep_weights
 from recbench_spark.models.adapters.model_adapter import SplitData, Trained
 from recbench_spark.models.adapters.multiprocess_fit import fit_as_configured
+from recbench_spark.models.adapters.split_data import HistoryRule, read_histories
 from recbench_spark.models.fits.logs import as_text
 from recbench_spark.models.graph import GraphSageModel, PinSageModel
 from recbench_spark.models.networks.factors import UserItemPairs

@@ -27,7 +27,6 @@ from recbench_spark.graphs.kernels.ids import hash_numbers
 from recbench_spark.graphs.kernels.simd import PREFETCH_EDGES
 from recbench_spark.models.networks.devices import move_batch
 from recbench_spark.models.networks.fitting import Step
-from recbench_spark.models.networks.losses import bayesian_ranking
 from recbench_spark.models.networks.sampling import draw_shared_negatives, draw_unseen, find_owned_items
 
 
@@ -255,6 +254,24 @@ class FactorBatch(NamedTuple):
     other: torch.Tensor
     known: torch.Tensor | None = None
     sizes: tuple[int, ...] = ()
+
+
+def bayesian_ranking(
+    positive: torch.Tensor, negative: torch.Tensor, known: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return the sum of -log sigma(positive - negative) (Rendle et al. 2009).
+
+    Args:
+        positive: (b, 1) scores.
+        negative: (b, n) scores.
+        known: (b, n) true where a negative is one of the user's items: the result is then the sum over rows
+            of the mean over the others, 0 where nothing is left. None: the sum over all.
+    """
+    losses = functional.softplus(negative - positive)
+    if known is None:
+        return losses.sum()
+    left = (~known).sum(dim=1).clamp(min=1)
+    return (losses.masked_fill(known, 0).sum(dim=1) / left).sum()
 
 
 class FactorTask:

@@ -23,15 +23,13 @@ from recbench_spark.models.networks.sampling import draw_shared_negatives, draw_
 from recbench_spark.models.networks.sequence_networks import (
     HistoryMemory,
     SequenceNetwork,
-    make_network,
-    score_items,
-)
-from recbench_spark.models.networks.sequences import (
     Sequences,
     TokenWindows,
     add_empty_places,
     cut_newest,
     cut_windows,
+    make_network,
+    score_items,
     set_last_aside,
     sort_within_users,
 )

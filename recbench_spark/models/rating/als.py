@@ -19,6 +19,7 @@ from recbench_spark.core.arrays import Bools, Floats, Floats32, Ints
 from recbench_spark.errors import ConfigError, DivergedError
 from recbench_spark.models.fold_in_settings import ConfidenceFoldIn, FoldInSettings, PairFoldIn, RidgeFoldIn
 from recbench_spark.models.rating.blocks import DrawKey, FactorSide, Grouped, Prior, draw_side, group
+from recbench_spark.models.rating.gibbs import row_sums
 from recbench_spark.models.rating.interface import (
     REAL,
     VECTORS,
@@ -32,7 +33,6 @@ from recbench_spark.models.rating.interface import (
 from recbench_spark.models.rating.normals import normal_table
 from recbench_spark.models.rating.sgd import RatingFactorModel
 from recbench_spark.models.rating.simd import pad_dims, zero_rows
-from recbench_spark.models.rating.wishart import row_sums
 
 FIXING_RIDGE = 1e30
 """Prior precision which keeps a bias at 0."""

@@ -10,7 +10,7 @@ Priors: the (bias, factors) rows for each kind of feature are normal with a comm
 matrix, normal-Wishart (Salakhutdinov and Mnih 2008), not independent numbers as in libFM (Rendle 2012). A
 row is drawn as a whole anyway, because that mixes faster, and then a full matrix costs nothing more. From
 libFM come the biases, the Gamma prior on the noise's precision, and the features. Users, items and days are
-drawn as rows (`blocks`), bags number by number (`implicit_features`). A prediction is the mean over
+drawn as rows (`blocks`), bags number by number (`gibbs`). A prediction is the mean over
 samples, each clipped to the scale.
 """
 
@@ -24,26 +24,11 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from recbench_spark.core.arrays import Bools, Floats, Floats32, Ints, Ints32
+from recbench_spark.core.arrays import Floats, Floats32, Ints, Ints32
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import ConfigError, DataError
-from recbench_spark.models.rating.blocks import (
-    DrawKey,
-    FactorSide,
-    Grouped,
-    draw_side,
-    group,
-    in_threads,
-    make_prior,
-)
-from recbench_spark.models.rating.implicit_features import (
-    Bag,
-    BagPrior,
-    FeatureDraw,
-    bag_sums,
-    draw_bag_factor,
-    make_bag,
-)
+from recbench_spark.models.rating import blocks, gibbs
+from recbench_spark.models.rating.blocks import FactorSide, Grouped
 from recbench_spark.models.rating.interface import (
     Fit,
     RatingModelConfig,
@@ -52,16 +37,8 @@ from recbench_spark.models.rating.interface import (
     indices_with_unseen,
     rmse,
 )
-from recbench_spark.models.rating.mean_products import mean_products
 from recbench_spark.models.rating.normals import as_unsigned, draw_state, normal_table
 from recbench_spark.models.rating.simd import dot_rows, pad_dims, zero_rows
-from recbench_spark.models.rating.wishart import (
-    NormalWishart,
-    draw_gamma,
-    draw_normal_wishart,
-    row_sums,
-    update_prior,
-)
 
 SECONDS_A_DAY = 86_400
 CHUNK = 1 << 14
@@ -163,7 +140,7 @@ class BayesianModel:
         Clipped scores would tie. The model has no days (`check_ranking`).
         """
         sides = self.factors_u, self.biases_u, self.factors_i, self.biases_i
-        return self.mean + self.spread * mean_products(sides, users_b, items_i)
+        return self.mean + self.spread * gibbs.mean_products(sides, users_b, items_i)
 
     def _sides(self, n: int) -> list[FactorSide]:
         factors = self.factors_u, self.factors_i, self.factors_t
@@ -192,7 +169,7 @@ class SamplerSide:
     ratings: Grouped
     a_r: Ints32
     rated: Ints
-    bag: Bag | None = None
+    bag: gibbs.Bag | None = None
     z_jk: Floats = field(default_factory=lambda: np.zeros((0, 0)))
 
 
@@ -222,10 +199,10 @@ class Sampler:
         merged = [part.merged for part in self.parts]
         return merged if len(merged) == 3 else [*merged, self.nothing]
 
-    def prior(self) -> NormalWishart:
+    def prior(self) -> gibbs.NormalWishart:
         """Return the prior on mean and precision of a side's rows."""
         k, settings = self.settings.dims + 1, self.settings
-        return NormalWishart(
+        return gibbs.NormalWishart(
             np.zeros(k), settings.mean_strength, np.eye(k) / settings.precision, settings.degrees + k
         )
 
@@ -236,7 +213,7 @@ class Sampler:
         def work(start: int) -> None:
             _scores([part.merged, *others], (part.a_r, part.ratings.b_r, part.ratings.c_r), start, out)
 
-        in_threads(work, range(0, len(out), CHUNK), self.threads)
+        blocks.in_threads(work, range(0, len(out), CHUNK), self.threads)
         return part.ratings.targets_r - out
 
     def others(self, at: int) -> list[FactorSide]:
@@ -245,34 +222,41 @@ class Sampler:
         return sides[:at] + sides[at + 1 :]
 
     def _draw_rows(self, part: SamplerSide, at: int, number: int) -> None:
-        rows = row_sums(part.own.factors, part.own.biases, part.rated, self.settings.dims)
+        rows = gibbs.row_sums(part.own.factors, part.own.biases, part.rated, self.settings.dims)
         mean, precision = self._draw_prior(len(part.rated), *rows, at * PURPOSES + ROWS_PRIOR, number)
-        part.own.factors[:, : self.settings.dims][self._find_unrated(part)] = mean[1:]
-        part.own.biases[self._find_unrated(part)] = mean[0]
-        prior = make_prior(mean, precision, self.alpha, self.length)
-        key = DrawKey(self.seed, at * PURPOSES + ROWS, number)
+        unrated = np.ones(len(part.own.biases), bool)
+        unrated[part.rated] = False
+        part.own.factors[:, : self.settings.dims][unrated] = mean[1:]
+        part.own.biases[unrated] = mean[0]
+        prior = blocks.make_prior(mean, precision, self.alpha, self.length)
+        key = blocks.DrawKey(self.seed, at * PURPOSES + ROWS, number)
         b, c = self.others(at)
-        draw_side(part.own, part.fixed, b, c, part.ratings, prior=prior, key=key, threads=self.threads)
+        blocks.draw_side(
+            part.own, part.fixed, b, c, part.ratings, prior=prior, key=key, threads=self.threads
+        )
         self._merge(part)
 
-    def _draw_bags(self, part: SamplerSide, bag: Bag, at: int, number: int) -> None:
+    def _draw_bags(self, part: SamplerSide, bag: gibbs.Bag, at: int, number: int) -> None:
         used = np.flatnonzero(np.diff(bag.starts_j))
         z_nk = part.z_jk[used]
-        rows = row_sums(z_nk[:, 1:], z_nk[:, 0], np.arange(len(z_nk)), self.settings.dims)
+        rows = gibbs.row_sums(z_nk[:, 1:], z_nk[:, 0], np.arange(len(z_nk)), self.settings.dims)
         drawn = self._draw_prior(len(used), *rows, at * PURPOSES + BAGS_PRIOR, number)
-        prior, draw = BagPrior(*drawn, self.alpha), FeatureDraw(self.seed, at * PURPOSES + BAGS, number)
+        prior, draw = (
+            gibbs.BagPrior(*drawn, self.alpha),
+            gibbs.FeatureDraw(self.seed, at * PURPOSES + BAGS, number),
+        )
         others = self.others(at)
         e_r = self.residuals(part, others)
         for k in range(self.settings.dims + 1):
             o_r = _other_factors(part, others, k)
-            draw_bag_factor(bag, part.ratings.starts_a, o_r, e_r, part.z_jk, k, prior, draw)
+            gibbs.draw_bag_factor(bag, part.ratings.starts_a, o_r, e_r, part.z_jk, k, prior, draw)
         self._merge(part)
 
     def _draw_prior(
         self, count: int, sums: Floats, products: Floats, what: int, number: int
     ) -> tuple[Floats, Floats]:
         state = np.uint64(draw_state(self.seed, what, number, 0))
-        return draw_normal_wishart(update_prior(self.prior(), count, sums, products), state)
+        return gibbs.draw_normal_wishart(gibbs.update_prior(self.prior(), count, sums, products), state)
 
     def _draw_noise(self, number: int) -> None:
         e_r = self.residuals(self.parts[0], self.others(0))
@@ -283,22 +267,17 @@ class Sampler:
                 f"the chain left all finite numbers in sweep {number + 1}",
                 "look for ratings far from all others, or give more init_sd or precision",
             )
-        self.alpha = draw_gamma(shape, rate, np.uint64(draw_state(self.seed, NOISE, number, 0)))
+        self.alpha = gibbs.draw_gamma(shape, rate, np.uint64(draw_state(self.seed, NOISE, number, 0)))
 
     def _merge(self, part: SamplerSide) -> None:
         """Compute w + bag bias + v . s and v + s; nothing without bags."""
         if part.bag is None:
             return
         dims, rows = self.settings.dims, slice(0, len(part.bag.weight_a))
-        part.fixed.factors[rows, :dims], part.fixed.biases[rows] = bag_sums(part.bag, part.z_jk)
+        part.fixed.factors[rows, :dims], part.fixed.biases[rows] = gibbs.bag_sums(part.bag, part.z_jk)
         part.merged.factors[:] = part.own.factors + part.fixed.factors
         product = np.einsum("ad,ad->a", part.own.factors, part.fixed.factors)
         part.merged.biases[:] = part.own.biases + part.fixed.biases + product
-
-    def _find_unrated(self, part: SamplerSide) -> Bools:
-        unrated = np.ones(len(part.own.biases), bool)
-        unrated[part.rated] = False
-        return unrated
 
     def _parts(self, train: Ratings, seed: int) -> list[SamplerSide]:
         features = self.settings.features.split(",")
@@ -312,7 +291,7 @@ class Sampler:
         for at, name in enumerate(("iu", "ii")):
             if name in features:
                 self._attach_bag(
-                    parts[at], make_bag(keys[at], keys[1 - at], sizes[at], sizes[1 - at]), at, seed
+                    parts[at], gibbs.make_bag(keys[at], keys[1 - at], sizes[at], sizes[1 - at]), at, seed
                 )
         return parts
 
@@ -324,11 +303,11 @@ class Sampler:
         shape, sd = (sizes[at], self.settings.dims), self.settings.init_sd
         factors[:-1, : self.settings.dims] = normal_table(shape, sd, seed, START + at)
         own = FactorSide(factors, np.zeros(sizes[at] + 1, np.float32))
-        ratings = group(keys[at], sizes[at], others, targets_r)
+        ratings = blocks.group(keys[at], sizes[at], others, targets_r)
         a_r = keys[at][ratings.order_r].astype(np.int32)
         return SamplerSide(own, self.nothing, own, ratings, a_r, np.unique(keys[at]))
 
-    def _attach_bag(self, part: SamplerSide, bag: Bag, at: int, seed: int) -> None:
+    def _attach_bag(self, part: SamplerSide, bag: gibbs.Bag, at: int, seed: int) -> None:
         """Give a side's rows their bags."""
         part.bag, features = bag, len(bag.starts_j) - 1
         part.z_jk = np.zeros((features, self.settings.dims + 1))
@@ -418,7 +397,7 @@ class _PredictedPairs:
         """Return (p,) one sample's clipped predictions."""
         out = np.zeros(len(self.keys[0]))
         sides = [FactorSide(_whole_vectors(side.factors), side.biases) for side in sides]
-        in_threads(lambda at: _scores(sides, self.keys, at, out), range(0, len(out), CHUNK), threads)
+        blocks.in_threads(lambda at: _scores(sides, self.keys, at, out), range(0, len(out), CHUNK), threads)
         return np.clip(self.mean + self.spread * out, self.scale[0], self.scale[1])
 
 

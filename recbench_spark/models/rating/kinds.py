@@ -1,6 +1,6 @@
 """Rating models as benchmark-file models, e.g. `{name: mine, kind: sgd_mf, dims: 64}`.
 
-Each learner in `registry` has such a class in its own module: its settings, joined with those of all models.
+Each learner in `registry` has such a class in its own module: its settings with those of all models.
 Here is the base for those of other packages.
 """
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from recbench_spark.errors import StoreError
-from recbench_spark.models.adapters import checkpoint_copies
-from recbench_spark.models.adapters.checkpoint_copies import (
+from recbench_spark.models.adapters import fit_files
+from recbench_spark.models.adapters.factor_models import fit_factors
+from recbench_spark.models.adapters.fit_files import (
     copy_checkpoints,
     fetch_checkpoints,
     keep_copies,
 )
-from recbench_spark.models.adapters.factor_models import fit_factors
 from recbench_spark.models.adapters.model_adapter import ModelAdapter
 from recbench_spark.models.fits.tasks import FIT_FILES
 from recbench_spark.models.networks.factors import make_pairs
@@ -105,7 +105,7 @@ class Fitted(ModelAdapter[ModelConfig]):
 def test_a_fit_goes_on_on_another_host(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint_copies, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(fit_files, "LOOK_SECONDS", 0.05)
     draw = np.random.default_rng(1)
     pairs = make_pairs(draw.integers(0, 40, 600), draw.integers(0, 30, 600), 40, 30)
     settings = LightGcnModel(

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from recbench_spark.models.adapters.item_knn import SIMILARITIES
 from recbench_spark.models.adapters.model_adapter import make_adapter
 from recbench_spark.models.fits.tasks import FIT_FILES, MODEL
-from recbench_spark.models.item_knn import SIMILARITIES
 from recbench_spark.models.settings import MODELS, LearntItems, list_kinds, model_class
 from recbench_spark.storage.store import Store
 from tests.models.adapters.test_unknown import OTHERS

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from recbench_spark.errors import StoreError
-from recbench_spark.models.adapters.kept_weights import WEIGHTS_FILE, keep_weights
+from recbench_spark.models.adapters.fit_files import WEIGHTS_FILE, keep_weights
 from recbench_spark.models.adapters.trained_graphs import TrainedGraphModels
 from recbench_spark.models.fits.tasks import FIT_FILES
 from recbench_spark.storage.leases import hold_lease

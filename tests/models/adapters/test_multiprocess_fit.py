@@ -31,7 +31,7 @@ from recbench_spark.models.adapters.multiprocess_fit import (
 )
 from recbench_spark.models.adapters.processes import FailureNote, Job, run_processes
 from recbench_spark.models.networks.fitting import fit, read_checkpoint
-from recbench_spark.models.networks.plans import TrainingPlan
+from recbench_spark.models.networks.settings import TrainingPlan
 from tests.models.networks.test_fitting import factor_task, pair_task
 from tests.waiting import wait_until
 

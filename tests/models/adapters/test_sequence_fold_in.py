@@ -15,8 +15,8 @@ import torch
 
 from recbench_spark.models.adapters.sequence_models import CHECKPOINT, FittedNetwork, HistoryFoldIn
 from recbench_spark.models.networks.fitting import fit
+from recbench_spark.models.networks.sequence_networks import TokenWindows, make_sequences
 from recbench_spark.models.networks.sequence_tasks import SequenceTask
-from recbench_spark.models.networks.sequences import TokenWindows, make_sequences
 from recbench_spark.models.settings import make_model
 from recbench_spark.storage.host_files import digest_content
 from recbench_spark.storage.shared_arrays import SharedRows

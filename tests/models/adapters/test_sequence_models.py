@@ -14,8 +14,7 @@ import pytest
 
 from recbench_spark.engine import local
 from recbench_spark.errors import ConfigError, StoreError
-from recbench_spark.models.adapters.histories import COLUMNS, HistoryRule
-from recbench_spark.models.adapters.kept_weights import find_weights
+from recbench_spark.models.adapters.fit_files import find_weights
 from recbench_spark.models.adapters.model_adapter import make_adapter
 from recbench_spark.models.adapters.sequence_models import (
     CHECKPOINT,
@@ -23,9 +22,10 @@ from recbench_spark.models.adapters.sequence_models import (
     embed_users,
     explain_listed,
 )
+from recbench_spark.models.adapters.split_data import COLUMNS, HistoryRule
 from recbench_spark.models.networks.fitting import fit
+from recbench_spark.models.networks.sequence_networks import make_sequences
 from recbench_spark.models.networks.sequence_tasks import SequenceTask
-from recbench_spark.models.networks.sequences import make_sequences
 from recbench_spark.models.settings import make_model
 from recbench_spark.night.benchmark_checks import check_night
 from recbench_spark.ranking.known_items import KnownItems

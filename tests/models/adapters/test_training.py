@@ -19,7 +19,7 @@ from recbench_spark.config import ItemKnnModel, MllibAlsModel
 from recbench_spark.engine.local import LocalEngine
 from recbench_spark.errors import DataError
 from recbench_spark.models.adapters import baselines, item_knn, mllib_als
-from recbench_spark.models.item_knn import COLUMNS, SIMILARITIES, count_item_users, cut_histories
+from recbench_spark.models.adapters.item_knn import COLUMNS, SIMILARITIES, count_item_users, cut_histories
 from recbench_spark.ranking.kernels.positives import ItemLists
 from recbench_spark.ranking.kernels.scorers import UserBlock
 from recbench_spark.ranking.known_items import KnownItems, share_rows

@@ -9,7 +9,7 @@ import torch
 
 from recbench_spark.models.networks.devices import move_batch
 from recbench_spark.models.networks.fitting import Step, fit
-from recbench_spark.models.networks.plans import TrainingPlan
+from recbench_spark.models.networks.settings import TrainingPlan
 from tests.models.networks.test_devices import MAKERS
 from tests.models.networks.test_fitting import kill_after, weights
 

@@ -14,7 +14,7 @@ from recbench_spark.models.networks.devices import choose_device, move_batch
 from recbench_spark.models.networks.factors import FactorTask
 from recbench_spark.models.networks.fitting import Step, fit
 from recbench_spark.models.networks.layers import GraphNetwork
-from recbench_spark.models.networks.plans import TrainingPlan
+from recbench_spark.models.networks.settings import TrainingPlan
 from recbench_spark.models.settings import model_class
 from tests.models.networks.test_fitting import factor_task, pair_task
 

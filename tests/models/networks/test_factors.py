@@ -11,7 +11,7 @@ from recbench_spark.errors import ConfigError
 from recbench_spark.graphs.kernels.samples import Band
 from recbench_spark.models.networks import factors, sampling
 from recbench_spark.models.networks.fitting import Step, make_optimiser
-from recbench_spark.models.networks.plans import TrainingPlan
+from recbench_spark.models.networks.settings import TrainingPlan
 
 
 def drawn(users: int = 15, items: int = 20) -> factors.UserItemPairs:

@@ -19,9 +19,9 @@ from recbench_spark.graphs.kernels.samples import rank_bands
 from recbench_spark.models.networks import factors, fitting, tasks
 from recbench_spark.models.networks.fitting import EpochResult, FitResult, Shard, Step, WatchedTask, fit
 from recbench_spark.models.networks.layers import GraphNetwork
-from recbench_spark.models.networks.plans import TrainingPlan
+from recbench_spark.models.networks.sequence_networks import make_sequences
 from recbench_spark.models.networks.sequence_tasks import SequenceTask
-from recbench_spark.models.networks.sequences import make_sequences
+from recbench_spark.models.networks.settings import TrainingPlan
 from recbench_spark.models.settings import make_model
 from tests.graphs import oracle
 from tests.models.networks.worlds import adjacency

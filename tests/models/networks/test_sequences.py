@@ -13,8 +13,16 @@ from torch import nn
 
 from recbench_spark.errors import ConfigError
 from recbench_spark.models.networks.fitting import Step, fit
-from recbench_spark.models.networks.plans import TrainingPlan
-from recbench_spark.models.networks.sequence_networks import AttentionBlock, make_network
+from recbench_spark.models.networks.sequence_networks import (
+    AttentionBlock,
+    Sequences,
+    TokenWindows,
+    add_empty_places,
+    cut_newest,
+    make_network,
+    make_sequences,
+    set_last_aside,
+)
 from recbench_spark.models.networks.sequence_tasks import (
     SequenceTask,
     check_score_bytes,
@@ -23,14 +31,7 @@ from recbench_spark.models.networks.sequence_tasks import (
     explain_history,
     sum_losses,
 )
-from recbench_spark.models.networks.sequences import (
-    Sequences,
-    TokenWindows,
-    add_empty_places,
-    cut_newest,
-    make_sequences,
-    set_last_aside,
-)
+from recbench_spark.models.networks.settings import TrainingPlan
 from recbench_spark.models.settings import make_model
 
 ITEMS = 11

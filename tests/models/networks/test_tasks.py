@@ -10,7 +10,7 @@ from recbench_spark.graphs.kernels.forms import LayerForm
 from recbench_spark.models.networks import tasks
 from recbench_spark.models.networks.fitting import fit
 from recbench_spark.models.networks.layers import GraphNetwork
-from recbench_spark.models.networks.plans import TrainingPlan
+from recbench_spark.models.networks.settings import TrainingPlan
 from tests.graphs import oracle
 from tests.models.networks.worlds import adjacency
 

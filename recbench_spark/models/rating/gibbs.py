@@ -1,4 +1,8 @@
-"""Factors of bags, drawn one number after the other.
+"""Draws of the Gibbs sampler beside those of rows: priors, noise, bags.
+
+Rows theta ~ N(m, L^-1), L ~ Wishart(W0, n0), m ~ N(m0, (b0 L)^-1). Given N rows the conditional has the
+same form (Salakhutdinov and Mnih 2008, equation 14). Each matrix is as wide as a row is long. Loops are
+explicit, so the threads of a linear algebra library cannot change bits.
 
 A bag holds all items a user rated, or all users who rated an item. It belongs to a row a on a side (a user)
 and holds features j (items), each with x_a = 1 / sqrt(bag size). It adds s_a = sum_j x_a z_j to all ratings
@@ -11,7 +15,7 @@ not bag sizes times ratings per row. Source: Rendle, "Scaling factorization mach
 factorization machines" (2011).
 
 Axes: a rows with a bag, j features, r ratings in the order of a, k = 1 + d numbers of a feature, bias
-first.
+first; u users, i items, b users in a block, n samples whose scores are averaged.
 """
 
 from __future__ import annotations
@@ -20,10 +24,166 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from recbench_spark.core.arrays import Floats, Ints
-from recbench_spark.core.compiling import compile_kernel
-from recbench_spark.models.rating.normals import draw_state, fill_normals
+from recbench_spark.core.arrays import Floats, Floats32, Ints
+from recbench_spark.core.compiling import compile_kernel, readonly
+from recbench_spark.models.rating.normals import draw_state, fill_normals, uniform
+
+
+class NormalWishart(NamedTuple):
+    """A prior or posterior on the mean and precision of rows.
+
+    A row has k numbers.
+
+    Attributes:
+        mean: (k,) m0.
+        strength: b0: weight of the prior mean, counted in rows.
+        inverse_scale: (k, k) W0^-1.
+        degrees: n0, at least k.
+    """
+
+    mean: Floats
+    strength: float
+    inverse_scale: Floats
+    degrees: float
+
+
+def update_prior(prior: NormalWishart, count: int, sums: Floats, products: Floats) -> NormalWishart:
+    """Return the conditional given rows.
+
+    Args:
+        prior: the distribution without rows.
+        count: number of rows.
+        sums: their sum (k,).
+        products: their summed outer products (k, k).
+    """
+    mean = sums / max(count, 1)
+    scatter = products - count * np.outer(mean, mean)
+    away, strength = mean - prior.mean, prior.strength + count
+    shrunk = prior.strength * count / strength
+    return NormalWishart(
+        (prior.strength * prior.mean + sums) / strength,
+        strength,
+        prior.inverse_scale + scatter + shrunk * np.outer(away, away),
+        prior.degrees + count,
+    )
+
+
+def draw_normal_wishart(given: NormalWishart, state: np.uint64) -> tuple[Floats, Floats]:
+    """Draw a mean (k,) and a precision (k, k).
+
+    The method is the decomposition by Bartlett (1933).
+    """
+    return _draw(given, np.uint64(state))
+
+
+@compile_kernel
+def row_sums(
+    factors: npt.NDArray[np.floating], biases: npt.NDArray[np.floating], chosen_n: Ints, dims: int
+) -> tuple[Floats, Floats]:
+    """Return sum (k,) and summed outer products (k, k) of rows.
+
+    A row is (bias, factors), so k = dims + 1. Sums are float64.
+    """
+    sums, products, row = np.zeros(dims + 1), np.zeros((dims + 1, dims + 1)), np.zeros(dims + 1)
+    for n in chosen_n:
+        row[0] = biases[n]
+        for d in range(dims):
+            row[1 + d] = factors[n, d]
+        for i in range(dims + 1):
+            sums[i] += row[i]
+            for j in range(i + 1):
+                products[i, j] += row[i] * row[j]
+    for i in range(dims + 1):
+        products[:i, i] = products[i, :i]
+    return sums, products
+
+
+@compile_kernel
+def draw_gamma(shape: float, rate: float, state: np.uint64) -> float:
+    """Draw Gamma(shape, rate) by rejection.
+
+    Source: Marsaglia and Tsang 2000; section 6 below a shape of 1.
+    """
+    if shape < 1:
+        return float(_gamma(shape + 1, state) * uniform(state, 0) ** (1 / shape) / rate)
+    return float(_gamma(shape, state) / rate)
+
+
+@compile_kernel
+def _gamma(shape: float, state: np.uint64) -> float:
+    d = shape - 1 / 3
+    c = 1 / math.sqrt(9 * d)
+    n = 1
+    while True:
+        radius = math.sqrt(-2.0 * math.log(uniform(state, n)))
+        x = radius * math.cos(2.0 * math.pi * uniform(state, n + 1))
+        v = (1 + c * x) ** 3
+        if v > 0 and math.log(uniform(state, n + 2)) < 0.5 * x * x + d - d * v + d * math.log(v):
+            return d * v
+        n += 3
+
+
+@compile_kernel
+def _draw(given: NormalWishart, state: np.uint64) -> tuple[Floats, Floats]:
+    """Draw a precision L and a mean m.
+
+    W = R^-T R^-1, R R' = W^-1: L = (R^-T A)(R^-T A)' and m = mean + R A^-T z / sqrt(b).
+    """
+    k = len(given.mean)
+    r = _cholesky(given.inverse_scale)
+    a = _bartlett(k, given.degrees, state)
+    z = np.zeros((k, 1))
+    fill_normals(np.uint64(draw_state(state, 2, 0, 0)), z[:, 0])
+    factor, y = _solve_transposed(r, a), _solve_transposed(a, z)[:, 0]
+    mean, precision = given.mean.copy(), np.zeros((k, k))
+    for i in range(k):
+        for j in range(i + 1):
+            mean[i] += r[i, j] * y[j] / math.sqrt(given.strength)
+            for n in range(k):
+                precision[i, j] += factor[i, n] * factor[j, n]
+            precision[j, i] = precision[i, j]
+    return mean, precision
+
+
+@compile_kernel
+def _bartlett(k: int, degrees: float, state: np.uint64) -> Floats:
+    """Return Bartlett's lower triangle from normal draws.
+
+    The diagonal has roots of chi square draws with degrees - i.
+    """
+    a = np.zeros((k, k))
+    for i in range(k):
+        fill_normals(np.uint64(draw_state(state, 0, 0, i)), a[i, :i])
+        a[i, i] = math.sqrt(draw_gamma((degrees - i) / 2, 0.5, np.uint64(draw_state(state, 1, 0, i))))
+    return a
+
+
+@compile_kernel
+def _cholesky(m: Floats) -> Floats:
+    """Return R lower with R R' = m."""
+    r = np.zeros_like(m)
+    for i in range(len(m)):
+        for j in range(i + 1):
+            rest = m[i, j]
+            for n in range(j):
+                rest -= r[i, n] * r[j, n]
+            r[i, j] = math.sqrt(rest) if i == j else rest / r[j, j]
+    return r
+
+
+@compile_kernel
+def _solve_transposed(lower: Floats, b: Floats) -> Floats:
+    """Return X with lower' X = b."""
+    x = b.copy()
+    for i in range(len(lower) - 1, -1, -1):
+        for n in range(i + 1, len(lower)):
+            for j in range(x.shape[1]):
+                x[i, j] -= lower[n, i] * x[n, j]
+        for j in range(x.shape[1]):
+            x[i, j] /= lower[i, i]
+    return x
 
 
 class Bag(NamedTuple):
@@ -202,3 +362,37 @@ def _replace(bag: Bag, sums: Floats, change_a: Floats, z_jk: Floats, j: int, k: 
         row[SUM_EO] -= step * (row[SUM_OO] + rest * row[SUM_O])
         row[BAG] += step
         change_a[a] += step * rest
+
+
+Sides = tuple[Floats32, Floats32, Floats32, Floats32]
+"""Users' factors (n, u, d) and biases (n, u), then the items'."""
+
+
+def mean_products(sides: Sides, users_b: Ints, items_i: Ints) -> Floats:
+    """Return (b, i) means over samples of b_u + b_i + p_u . q_i.
+
+    The float64 sum has a fixed order. A score depends on its user and item alone, not on the block. Only
+    the result is held.
+    """
+    out_bi = np.zeros((len(users_b), len(items_i)))
+    tables = tuple(readonly(np.ascontiguousarray(table)) for table in sides)
+    users, items = (np.ascontiguousarray(rows, np.int64) for rows in (users_b, items_i))
+    _fill_means(tables, users, items, out_bi)
+    return out_bi
+
+
+@compile_kernel
+def _fill_means(sides: Sides, users_b: Ints, items_i: Ints, out_bi: Floats) -> None:
+    """Sum sample by sample: biases first, then products by dimension."""
+    factors_u, biases_u, factors_i, biases_i = sides
+    samples, dims = factors_u.shape[0], factors_u.shape[2]
+    for b in range(len(users_b)):
+        u = users_b[b]
+        for at in range(len(items_i)):
+            i, total = items_i[at], 0.0
+            for n in range(samples):
+                score = np.float64(biases_u[n, u]) + np.float64(biases_i[n, i])
+                for d in range(dims):
+                    score += np.float64(factors_u[n, u, d]) * np.float64(factors_i[n, i, d])
+                total += score
+            out_bi[b, at] = total / samples
