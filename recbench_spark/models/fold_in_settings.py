@@ -118,10 +118,15 @@ class PairFoldIn:
         return PairFolder(vectors_id, known_i, spectrum, *strengths, self.threshold, self.items)
 
 
-def require_fold_in(model: str, ridge: FoldInRidge | None) -> FoldInRidge:
-    """Return a model's section `fold_in`, which must exist.
+def make_ridge_fold_in(model: str, ridge: FoldInRidge | None, threshold: float | None) -> FoldInSettings:
+    """Return the fold-in from a model's section `fold_in`.
 
     The fit of such a model does not say how to fold users in.
+
+    Args:
+        model: name of the model.
+        ridge: the section.
+        threshold: lowest rating of a liked row; None: above 0.
 
     Raises:
         ConfigError: the section is missing.
@@ -131,32 +136,8 @@ def require_fold_in(model: str, ridge: FoldInRidge | None) -> FoldInRidge:
             f"model {model}: learning curves need the ridge regression that folds users in",
             "fold_in: {unobserved_weight: ..., regulariser: ...}, searched on the part valid",
         )
-    return ridge
-
-
-def make_ridge_fold_in(ridge: FoldInRidge, threshold: float | None) -> FoldInSettings:
-    """Return the fold-in from a section `fold_in`.
-
-    Args:
-        ridge: the section.
-        threshold: lowest rating of a liked row; None: above 0.
-    """
     if ridge.targets == "ratings":
         return RidgeFoldIn(ridge.regulariser, ridge.bias_regulariser)
     assert ridge.unobserved_weight is not None
     strengths = (ridge.unobserved_weight, ridge.regulariser, ridge.frequency)
     return PairFoldIn(*strengths, threshold=threshold)
-
-
-def require_ridge(model: str, regulariser: float, setting: str) -> float:
-    """Return a fold-in's regulariser.
-
-    Raises:
-        ConfigError: the regulariser is 0.
-    """
-    if not regulariser > 0:
-        raise ConfigError(
-            f"model {model}: a regulariser of 0 leaves users with few ratings without a solution",
-            f"{setting} above 0",
-        )
-    return regulariser

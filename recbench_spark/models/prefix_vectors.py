@@ -18,14 +18,7 @@ import numpy as np
 
 from recbench_spark.core.arrays import Bools, Floats, Floats32, Ints
 from recbench_spark.errors import DataError
-from recbench_spark.models.prefix_fold_in import (
-    ItemSpectrum,
-    fold_in_ials_prefixes,
-    fold_in_implicit_prefixes,
-    fold_in_prefixes,
-    ridge_by_frequency,
-    ridge_per_rating,
-)
+from recbench_spark.models import prefix_fold_in
 from recbench_spark.ranking.kernels.rankings import mark_relevant
 
 
@@ -110,8 +103,10 @@ class RatingFolder(RoundedFolder):
         design_kd, dims = self._make_design(chosen), self.factors_id.shape[1]
 
         def solve_used(offsets: Ints) -> Floats:
-            ridge_n = ridge_per_rating(self.regulariser, _longest(offsets), self.frequency)
-            return fold_in_prefixes(offsets, place_r, targets_r, design_kd, ridge_n)[:, :dims]
+            ridge_n = prefix_fold_in.ridge_per_rating(self.regulariser, _longest(offsets), self.frequency)
+            return prefix_fold_in.fold_in_prefixes(offsets, place_r, targets_r, design_kd, ridge_n)[
+                :, :dims
+            ]
 
         return fold_used_rows(offsets, used_p, dims, solve_used)
 
@@ -143,7 +138,7 @@ class ConfidenceFolder(RoundedFolder):
 
     factors_id: Floats | Floats32
     known_i: Bools
-    spectrum: ItemSpectrum
+    spectrum: prefix_fold_in.ItemSpectrum
     regulariser: float
     alpha: float
     threshold: float | None = None
@@ -155,9 +150,9 @@ class ConfidenceFolder(RoundedFolder):
         liked_r = items[used_p]
 
         def solve_used(offsets: Ints) -> Floats:
-            ridge_n = ridge_per_rating(self.regulariser, _longest(offsets), self.frequency)
+            ridge_n = prefix_fold_in.ridge_per_rating(self.regulariser, _longest(offsets), self.frequency)
             arrays = (offsets, liked_r, np.ones(len(liked_r)), self.factors_id, self.spectrum)
-            return fold_in_implicit_prefixes(*arrays, ridge_n=ridge_n, alpha=self.alpha)
+            return prefix_fold_in.fold_in_implicit_prefixes(*arrays, ridge_n=ridge_n, alpha=self.alpha)
 
         return fold_used_rows(offsets, used_p, self.factors_id.shape[1], solve_used)
 
@@ -182,7 +177,7 @@ class PairFolder(RoundedFolder):
 
     factors_id: Floats | Floats32
     known_i: Bools
-    spectrum: ItemSpectrum
+    spectrum: prefix_fold_in.ItemSpectrum
     unobserved_weight: float
     regulariser: float
     frequency: float = 1.0
@@ -198,8 +193,10 @@ class PairFolder(RoundedFolder):
         def solve_used(offsets: Ints) -> Floats:
             longest = _longest(offsets)
             strengths = (self.unobserved_weight, self.frequency)
-            ridge_n = ridge_by_frequency(self.regulariser, longest, n_items, *strengths)
-            return fold_in_ials_prefixes(offsets, liked_r, self.factors_id, self.spectrum, ridge_n)
+            ridge_n = prefix_fold_in.ridge_by_frequency(self.regulariser, longest, n_items, *strengths)
+            return prefix_fold_in.fold_in_ials_prefixes(
+                offsets, liked_r, self.factors_id, self.spectrum, ridge_n
+            )
 
         return fold_used_rows(offsets, used_p, self.factors_id.shape[1], solve_used)
 

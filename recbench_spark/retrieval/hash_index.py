@@ -13,6 +13,7 @@ import numpy as np
 from recbench_spark.core.arrays import Floats32, Ints
 from recbench_spark.ranking.kernels.products import lengths
 from recbench_spark.retrieval.interface import IndexedItems
+from recbench_spark.retrieval.kernels import weak_and
 from recbench_spark.retrieval.kernels.candidates import ItemSets
 from recbench_spark.retrieval.kernels.projections import (
     Projections,
@@ -21,19 +22,10 @@ from recbench_spark.retrieval.kernels.projections import (
     make_tokens,
     restore_projections,
 )
-from recbench_spark.retrieval.kernels.weak_and import (
-    Matches,
-    Postings,
-    Threshold,
-    make_postings,
-    make_threshold,
-    match_by_counting,
-    match_by_pivots,
-)
 from recbench_spark.retrieval.settings import HashIndexSettings
 
-Match = Callable[[Ints, Postings, Threshold, int], Matches]
-WAYS: dict[str, Match] = {"counting": match_by_counting, "pivots": match_by_pivots}
+Match = Callable[[Ints, weak_and.Postings, weak_and.Threshold, int], weak_and.Matches]
+WAYS: dict[str, Match] = {"counting": weak_and.match_by_counting, "pivots": weak_and.match_by_pivots}
 SAMPLE = 16
 """Queries on which `first_level: auto` tries both ways."""
 ARRAYS = ("bands_b", "tokens_t", "offsets_t", "items_p", "always_a")
@@ -52,7 +44,9 @@ class HashBuilder:
             vectors.shape[1], bands=settings.bands, bits=settings.bits, seed=settings.seed
         )
         always = choose_longest(lengths(vectors), settings.always)
-        postings = make_postings(make_tokens(vectors, projections), always, settings.largest_bucket)
+        postings = weak_and.make_postings(
+            make_tokens(vectors, projections), always, settings.largest_bucket
+        )
         for name in ARRAYS:
             np.save(folder / f"{name}.npy", getattr(postings, name))
         np.save(folder / "cut.npy", np.array(postings.cut))
@@ -62,7 +56,7 @@ class HashBuilder:
     def read(self, folder: Path) -> HashReader:
         """Memory-map the arrays."""
         arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
-        postings = Postings(**arrays, cut=int(np.load(folder / "cut.npy")))
+        postings = weak_and.Postings(**arrays, cut=int(np.load(folder / "cut.npy")))
         directions = restore_projections(np.load(folder / "directions.npy"), self.settings.bits)
         return HashReader(self.settings, directions, postings, np.load(folder / "items.npy", mmap_mode="r"))
 
@@ -73,7 +67,7 @@ class HashReader:
 
     settings: HashIndexSettings
     projections: Projections
-    postings: Postings
+    postings: weak_and.Postings
     items_n: Ints
 
     fastest: dict[str, str] = field(default_factory=dict, compare=False)
@@ -89,16 +83,16 @@ class HashReader:
         return self.postings.cut
 
     @cached_property
-    def threshold(self) -> Threshold:
+    def threshold(self) -> weak_and.Threshold:
         """Theta, with bands of weight 1."""
-        return make_threshold(self.settings.theta, self.settings.bands)
+        return weak_and.make_threshold(self.settings.theta, self.settings.bands)
 
     def search(self, queries_ud: Floats32, depth: int) -> ItemSets:
         """Return all items at or above theta, whatever `depth` is."""
         matches = self.match(make_tokens(queries_ud, self.projections))
         return ItemSets(matches.offsets_u, self.items_n[matches.items_c].astype(np.int32))
 
-    def match(self, tokens_ub: Ints) -> Matches:
+    def match(self, tokens_ub: Ints) -> weak_and.Matches:
         """Return the candidates for tokens by the configured way.
 
         With `auto` it is the faster way.

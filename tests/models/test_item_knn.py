@@ -24,7 +24,6 @@ from recbench_spark.models.adapters.item_knn import (
     count_item_users,
     cut_histories,
     find_neighbours,
-    name_neighbours,
     normalise_weights,
 )
 from recbench_spark.ranking.kernels.scorers import NeighbourScorer, UserBlock, centring_bias
@@ -262,9 +261,7 @@ def test_named_neighbours_of_labelled_rows(rows, k, step, scores) -> None:
     histories = cut_histories(make_table(rows, False), find, None, 100).column("items").combine_chunks()
     matrix = build_matrix(histories, 9)
     blocks = [range(start, min(start + step, 9)) for start in range(0, 9, step)]
-    named = [
-        name_neighbours(find_neighbours(matrix, 9, block, model), np.array(ITEMS, "S")) for block in blocks
-    ]
+    named = [find_neighbours(matrix, np.array(ITEMS, "S"), block, model) for block in blocks]
     result = {tuple(row.values())[:2]: row["weight"] for one in named for row in one.to_pylist()}
     wanted = {(ITEMS[i], ITEMS[j]): w for i, j, w in oracle([*map(set, histories.to_pylist())], 9, k)}
     if scores == "centred_mean":

@@ -6,7 +6,6 @@ They need no Spark.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from functools import partial
 from typing import ClassVar, TypeVar
 
@@ -18,28 +17,22 @@ from recbench_spark.config import EmbeddingsModel, ListsModel, ScoresModel
 from recbench_spark.core.arrays import Ints
 from recbench_spark.core.checks import Check
 from recbench_spark.errors import ConfigError
-from recbench_spark.metrics.ranking_counts import (
-    count_gaps,
-    count_pairs,
-    finish_row_checks,
-    gap_checks,
-    row_checks,
+from recbench_spark.metrics import ranking_counts
+from recbench_spark.models.adapters.model_adapter import (
+    ModelAdapter,
+    RidgeAdapter,
+    SimilarityAdapter,
+    SplitData,
+    Trained,
 )
-from recbench_spark.models.adapters.model_adapter import ModelAdapter, SplitData, Trained
-from recbench_spark.models.fold_in_settings import FoldInSettings, make_ridge_fold_in, require_fold_in
 from recbench_spark.ranking.inputs import GivenRows, RankingInput, ScoredModel
 from recbench_spark.ranking.known_items import KnownItems, share_rows
 from recbench_spark.ranking.sources import DotSource
 from recbench_spark.schemas import IDS, USER_BLOCKS, require_names
+from recbench_spark.sources import input_rows
 from recbench_spark.sources.column_names import ColumnNames
 from recbench_spark.sources.dealt_ids import check_common_ids
-from recbench_spark.sources.input_rows import (
-    CheckedInput,
-    check_input,
-    check_vectors,
-    open_input,
-    refuse_twice,
-)
+from recbench_spark.sources.input_rows import CheckedInput
 from recbench_spark.sources.input_rules import VALUE_TYPES, refuse_different_widths
 from recbench_spark.storage.blocks import Engine, Rows, Side, Sides, deal_sides
 from recbench_spark.storage.packed_blocks import unpack_blocks
@@ -69,18 +62,14 @@ def check_known_ids(
         DataError: the ids have nothing in common.
     """
     sides = ((rows.rows, name), (known, name))
-    sources = (*what, rows.kinds[name][1], STORED)
-    return check_common_ids(
-        data.store.engine, sides, sources, must=name == "user_id" if must is None else must
-    )
+    return check_common_ids(data.store.engine, sides, (*what, rows.kinds[name][1], STORED), must=must)
 
 
-class EmbeddingsAdapter(ModelAdapter[EmbeddingsModel]):
+class EmbeddingsAdapter(SimilarityAdapter[EmbeddingsModel], RidgeAdapter[EmbeddingsModel]):
     """Ranks by another system's vectors; users may have none."""
 
     runs_local: ClassVar[bool] = True
     learns: ClassVar[bool] = False
-    folds_prefixes: ClassVar[bool] = True
 
     def load(self, data: SplitData) -> Trained:
         """Read, check, and let tasks write item vectors to scratch."""
@@ -96,22 +85,6 @@ class EmbeddingsAdapter(ModelAdapter[EmbeddingsModel]):
         refuse_different_widths([users.dims, items.dims], (settings.users, settings.items))
         return users, items
 
-    def check_prefixes(self) -> None:
-        """Raise ConfigError if the file describes no fold-in."""
-        require_fold_in(self.settings.name, self.settings.fold_in)
-
-    def make_fold_in(self, data: SplitData) -> FoldInSettings:
-        """Return the ridge regression from the file."""
-        return make_ridge_fold_in(
-            require_fold_in(self.settings.name, self.settings.fold_in), data.threshold
-        )
-
-    def source(self, trained: Trained, data: SplitData) -> DotSource:
-        """Return the item vectors, with the configured similarity."""
-        vectors = super().source(trained, data)
-        assert isinstance(vectors, DotSource)
-        return replace(vectors, kind=self.settings.similarity)
-
     def ranked(self, users: Rows, data: SplitData) -> tuple[RankingInput, list[Check]]:
         """Return the scored model; see `ModelAdapter.ranked`.
 
@@ -121,23 +94,18 @@ class EmbeddingsAdapter(ModelAdapter[EmbeddingsModel]):
         own, items = self._open_sides(data)
         trained = _keep_vectors(data, own, items)
         checks = []
-        if own is None:
-            self._require_given_rows(data)
-        else:
+        if own is None and not data.folds_users:
+            raise ConfigError(
+                f"{what}: item vectors alone rank no user who has training rows",
+                "users: a path, or split.held_out: {of: users}",
+            )
+        if own is not None:
             checks = check_known_ids(data, own, "user_id", users, (what, "truth"))
         checks += check_known_ids(
             data, items, "item_id", data.open_items(), (what, "catalogue"), must=own is None
         )
         source = self.open_source(trained, data)
         return ScoredModel(source, self.rank_users(trained, source, data)), checks
-
-    def _require_given_rows(self, data: SplitData) -> None:
-        """Raise ConfigError if users with training rows have no vector."""
-        if not data.folds_users:
-            raise ConfigError(
-                f"model {self.settings.name}: item vectors alone rank no user who has training rows",
-                "users: a path, or split.held_out: {of: users}",
-            )
 
 
 def open_vectors(engine: Engine, path: str, side: str, names: ColumnNames) -> CheckedInput:
@@ -147,10 +115,10 @@ def open_vectors(engine: Engine, path: str, side: str, names: ColumnNames) -> Ch
         DataError: vectors cannot be used, or an id has two.
     """
     name = f"{side}_id"
-    rows = check_vectors(
-        open_input(engine, path, [name, "vector"], f"{side} embeddings", names), name, path
+    rows = input_rows.check_vectors(
+        input_rows.open_input(engine, path, [name, "vector"], f"{side} embeddings", names), name, path
     )
-    refuse_twice(engine, rows, name, path)
+    input_rows.refuse_twice(engine, rows, name, path)
     return rows
 
 
@@ -163,9 +131,9 @@ def open_features(data: SplitData, path: str) -> DotSource:
         DataError: vectors cannot be used, or no catalogue item has one.
     """
     what, engine = f"features {path}", data.store.engine
-    table = open_input(engine, path, ["item_id", "vector"], "features")
-    rows = check_vectors(table, "item_id", what, biased=False)
-    refuse_twice(engine, rows, "item_id", what)
+    table = input_rows.open_input(engine, path, ["item_id", "vector"], "features")
+    rows = input_rows.check_vectors(table, "item_id", what, biased=False)
+    input_rows.refuse_twice(engine, rows, "item_id", what)
     check_known_ids(data, rows, "item_id", data.open_items(), (what, "catalogue"))
     kept = keep_rows(data.store.scratch, rows.rows, rows.names, engine)
     files = share_rows(kept, (), data.store.scratch)
@@ -199,19 +167,25 @@ class _ExternalRowsAdapter(ModelAdapter[Settings]):
         checks += check_known_ids(data, rows, "item_id", data.open_items(), (kind, "catalogue"), must=False)
         recommends_again = self.lists and not self.masks and not data.asks_repeats
         counts = count_listed_rows(rows, users, data)
-        checks += row_checks(*(counts[name] for name in ("listed", "twice", "unknown", "lost")))
-        checks += gap_checks(counts["gaps"] if "rank" in rows.names else None, data.definition)
-        checks = finish_row_checks(checks, data.definition, counts["trained"] if recommends_again else None)
+        checks += ranking_counts.row_checks(
+            *(counts[name] for name in ("listed", "twice", "unknown", "lost"))
+        )
+        checks += ranking_counts.gap_checks(
+            counts["gaps"] if "rank" in rows.names else None, data.definition
+        )
+        checks = ranking_counts.finish_row_checks(
+            checks, data.definition, counts["trained"] if recommends_again else None
+        )
         values = tuple(name for name in VALUE_TYPES if name in rows.names)
         return GivenRows(rows.rows, values, data.known_items, self.masks), checks
 
     def _open_rows(self, engine: Engine) -> CheckedInput:
         kind, path = self.settings.kind, self.settings.path
-        table = open_input(engine, path, IDS, kind, ColumnNames(self.settings.columns or {}))
+        table = input_rows.open_input(engine, path, IDS, kind, ColumnNames(self.settings.columns or {}))
         types = {name: VALUE_TYPES[name] for name in VALUE_TYPES if name in table.schema.names}
         if kind == "scores" or not types:
             require_names(table.schema.names, ["score"], f"{kind} {path}")
-        return check_input(table, types, f"{kind} {path}")
+        return input_rows.check_input(table, types, f"{kind} {path}")
 
 
 class ScoresAdapter(_ExternalRowsAdapter[ScoresModel]):
@@ -268,11 +242,11 @@ def _count_listed(sides: Sides, known: KnownItems) -> Counter[str]:
     width = known.n_items + len(items.dictionary)  # items outside the catalogue come behind it
     listed_r = user_r * width + np.where(index_r < 0, known.n_items + item_r, index_r)
     pairs = np.zeros(0, np.int64) if blocks is None else _list_trained(blocks, users.dictionary, width)
-    counts = Counter(count_pairs(listed_r, pairs))
+    counts = Counter(ranking_counts.count_pairs(listed_r, pairs))
     counts["unknown"] = int((index_r < 0).sum())
     counts["lost"] = pc.sum(is_lost).as_py() or 0
     if "rank" in rows.column_names:
-        counts["gaps"] = count_gaps(user_r, rows.column("rank").to_numpy())
+        counts["gaps"] = ranking_counts.count_gaps(user_r, rows.column("rank").to_numpy())
     return counts
 
 

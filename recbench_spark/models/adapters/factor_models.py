@@ -19,19 +19,13 @@ import pyarrow.compute as pc
 import torch
 
 from recbench_spark.errors import DataError, StoreError
-from recbench_spark.models.adapters.model_adapter import ModelAdapter, SplitData, Trained
+from recbench_spark.models.adapters.model_adapter import RidgeAdapter, SplitData, Trained
 from recbench_spark.models.adapters.multiprocess_fit import fit_as_configured, require_common_folder
 from recbench_spark.models.adapters.split_data import HistoryRule, read_histories
 from recbench_spark.models.fits.logs import as_text
 from recbench_spark.models.fits.tasks import name_vectors
-from recbench_spark.models.fold_in_settings import FoldInSettings, make_ridge_fold_in, require_fold_in
-from recbench_spark.models.networks.factors import (
-    FactorNetwork,
-    FactorTask,
-    UserItemPairs,
-    make_pairs,
-    split_pairs,
-)
+from recbench_spark.models.networks import factors
+from recbench_spark.models.networks.factors import UserItemPairs
 from recbench_spark.models.networks.fitting import Report, Task, WatchedTask
 from recbench_spark.models.networks.settings import LightGcnModel, MfBprModel
 from recbench_spark.ranking.known_items import KnownItems
@@ -51,13 +45,12 @@ PAIRS, TEST = "pairs_by_user", "test_by_user"
 Settings = MfBprModel | LightGcnModel
 
 
-class FactorAdapter(ModelAdapter[Any]):
+class FactorAdapter(RidgeAdapter[Any]):
     """Fits and ranks MF-BPR and LightGCN."""
 
     runs_local: ClassVar[bool] = True
     needs_files: ClassVar[bool] = True
     keeps_checkpoints: ClassVar[bool] = True
-    folds_prefixes: ClassVar[bool] = True
 
     def fit(self, data: SplitData) -> Trained:
         """Fit the vectors; the module says how data flows."""
@@ -73,16 +66,6 @@ class FactorAdapter(ModelAdapter[Any]):
         seen = np.flatnonzero(np.bincount(pairs.item, minlength=pairs.items))
         items = share_vectors(data, "item", as_text(known.ids()[seen]), final[pairs.users :][seen])
         return Trained(share_vectors(data, "user", users, final[: pairs.users]), items)
-
-    def check_prefixes(self) -> None:
-        """Raise ConfigError if the file describes no fold-in."""
-        require_fold_in(self.settings.name, self.settings.fold_in)
-
-    def make_fold_in(self, data: SplitData) -> FoldInSettings:
-        """Return a ridge regression on the final item vectors."""
-        return make_ridge_fold_in(
-            require_fold_in(self.settings.name, self.settings.fold_in), data.threshold
-        )
 
 
 def find_journal(data: SplitData) -> Journal:
@@ -123,7 +106,7 @@ def read_pairs(data: SplitData, known: KnownItems) -> tuple[UserItemPairs, pa.Ar
         raise DataError("no training rows are relevant", "lower the relevance threshold")
     user_e = np.repeat(np.arange(len(users)), np.diff(offsets))
     ids = users.column("user_id").combine_chunks()
-    return make_pairs(user_e, item_e, len(users), known.n_items), ids
+    return factors.make_pairs(user_e, item_e, len(users), known.n_items), ids
 
 
 def read_test_pairs(
@@ -134,7 +117,7 @@ def read_test_pairs(
     place_u = pc.index_in(tested.column("user_id"), users)
     kept, place_u = tested.filter(place_u.is_valid()), place_u.drop_null().to_numpy()
     offsets, item_e = flatten_lists(kept.column("items").combine_chunks())
-    return make_pairs(np.repeat(place_u, np.diff(offsets)), item_e, pairs.users, pairs.items)
+    return factors.make_pairs(np.repeat(place_u, np.diff(offsets)), item_e, pairs.users, pairs.items)
 
 
 def fit_factors(
@@ -167,20 +150,22 @@ def fit_factors(
     result = fit_as_configured(settings, task, make, folder / "checkpoints", report, engine=engine)
     report(f"best epoch {result.best}, validation recall@20 {result.worth:.5f}; ended: {result.stopped}")
     with torch.no_grad():
-        return cast(FactorNetwork, task.module).final().detach().numpy()
+        return cast(factors.FactorNetwork, task.module).final().detach().numpy()
 
 
 def factor_task(pairs: UserItemPairs, settings: Settings, test: UserItemPairs | None = None) -> Task:
     """Return the task to fit, with some pairs for validation."""
-    train, held = split_pairs(pairs, settings.validation, settings.seed)
+    train, held = factors.split_pairs(pairs, settings.validation, settings.seed)
     sparse = not settings.weight_decay
-    module = FactorNetwork(
+    module = factors.FactorNetwork(
         train, settings.dims, settings.layers, settings.seed, settings.spread, sparse=sparse
     )
-    task = FactorTask(train, held, module, settings.penalty, settings.negatives, groups=settings.groups)
+    task = factors.FactorTask(
+        train, held, module, settings.penalty, settings.negatives, groups=settings.groups
+    )
     if test is None:
         return task
-    return WatchedTask(task, "recall@20", FactorTask(pairs, test, module, 0.0).worth)
+    return WatchedTask(task, "recall@20", factors.FactorTask(pairs, test, module, 0.0).worth)
 
 
 def load_task(folder: str, settings: Settings) -> Task:

@@ -57,7 +57,8 @@ def fetch_checkpoints(place: str, folder: Path, report: Callable[[str], object] 
         StoreError: the storage does not answer.
     """
     name = read_bytes(join_uri(place, CURRENT))
-    if name is None or name == _read_own(folder):
+    own = (folder / CURRENT).read_bytes() if (folder / CURRENT).exists() else None
+    if name is None or name == own:
         return False
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".copy-", dir=folder.parent) as scratch:
@@ -66,21 +67,13 @@ def fetch_checkpoints(place: str, folder: Path, report: Callable[[str], object] 
         try:
             fetch_files(join_uri(place, name.decode()), fetched)
         except StoreError as error:
-            own = "from what this host has" if folder.exists() else "from the beginning"
-            report(f"a copy of checkpoints cannot be used, so the fit goes on {own}: {error.message}")
+            start = "from what this host has" if folder.exists() else "from the beginning"
+            report(f"a copy of checkpoints cannot be used, so the fit goes on {start}: {error.message}")
             return False
         replace_text(fetched / CURRENT, name.decode())
         remove_tree(folder)
         fetched.rename(folder)
     return True
-
-
-def _read_own(folder: Path) -> bytes | None:
-    """Return the name of a folder's copy, made or fetched."""
-    try:
-        return (folder / CURRENT).read_bytes()
-    except FileNotFoundError:
-        return None
 
 
 def copy_checkpoints(lease: Lease, folder: Path) -> bool:

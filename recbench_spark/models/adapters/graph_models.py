@@ -5,46 +5,29 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from recbench_spark.errors import ConfigError
+from recbench_spark.graphs import model_inputs
 from recbench_spark.graphs.estimates import fit_rates
 from recbench_spark.graphs.incremental_run import find_earlier_model, plan_refresh, report_drift
-from recbench_spark.graphs.model_inputs import (
-    PreparedGraphModel,
-    compute_model_id,
-    describe_files,
-    prepare_model,
-)
+from recbench_spark.graphs.model_inputs import PreparedGraphModel
 from recbench_spark.graphs.pipeline import embed, open_model_work
-from recbench_spark.graphs.settings import GraphLayers, GraphModel
+from recbench_spark.graphs.settings import GraphLayers, GraphModel, GraphSource
 from recbench_spark.graphs.stored_graphs import split_source
-from recbench_spark.models.adapters.model_adapter import ModelAdapter, SplitData, Trained
+from recbench_spark.models.adapters.model_adapter import SimilarityAdapter, SplitData, Trained
 from recbench_spark.models.graph import SIDES
-from recbench_spark.ranking.sources import DotSource
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import EMBEDDINGS, MANIFESTS
 from recbench_spark.storage.blocks import PieceRows
 from recbench_spark.storage.file_tables import FileTables
 
 
-class GraphVectors(ModelAdapter[Any]):
-    """Base for the adapters of graph models."""
+class GraphNetAdapter(SimilarityAdapter[Any]):
+    """Embeds graph models layer by layer; commits each block once."""
 
     runs_local = True
     needs_files = True
-
-    def source(self, trained: Trained, data: SplitData) -> DotSource:
-        """Return the item vectors, with the configured similarity."""
-        vectors = super().source(trained, data)
-        assert isinstance(vectors, DotSource)
-        return replace(vectors, kind=self.settings.similarity)
-
-
-class GraphNetAdapter(GraphVectors):
-    """Embeds graph models layer by layer; commits each block once."""
-
     leased = False
 
     def saved(self, data: SplitData) -> bool:
@@ -58,7 +41,7 @@ class GraphNetAdapter(GraphVectors):
         embeddings already exist. No vector passes through the driver in any case.
         """
         journal, store = data.journal or Journal(), data.store
-        prepared = prepare_model(store, self.over(store, data.split_id), journal)
+        prepared = model_inputs.prepare_model(store, self.over(store, data.split_id), journal)
         record_edges(store, prepared, data.split_id)
         done = store.has(EMBEDDINGS, "model_id", prepared.model.model_id)
         before = find_earlier_model(store, prepared, data.earlier_splits(self.settings.name))
@@ -80,12 +63,11 @@ class GraphNetAdapter(GraphVectors):
         if features.path is not None:
             more |= {"nodes": {features.side or SIDES[-1]: features.path}}
             more |= {"node_column": features.id_column}
-        layers = {name: getattr(settings, name) for name in GraphLayers.model_fields}
-        return GraphModel(name=settings.name, graph=split_source(store, split_id, **more), **layers)
+        return make_graph_model(settings.name, split_source(store, split_id, **more), settings)
 
     def load(self, data: SplitData) -> Trained:
         """Read the embeddings from their table."""
-        name = compute_model_id(data.store, self.over(data.store, data.split_id))
+        name = model_inputs.compute_model_id(data.store, self.over(data.store, data.split_id))
         return Trained(*(read_side_rows(data, name, side, side) for side in SIDES))
 
     def facts(self, data: SplitData) -> list[dict[str, Any]]:
@@ -93,7 +75,7 @@ class GraphNetAdapter(GraphVectors):
 
         The list is empty on the model's first night.
         """
-        name = compute_model_id(data.store, self.over(data.store, data.split_id))
+        name = model_inputs.compute_model_id(data.store, self.over(data.store, data.split_id))
         rows = data.store.rows(MANIFESTS, [("split_id", "=", name)])
         for split_id in data.earlier_splits(self.settings.name):
             if split_id == data.split_id:
@@ -108,7 +90,13 @@ class GraphNetAdapter(GraphVectors):
         settings = self.settings
         kinds = ", ".join(f"{one.form} {one.aggregator}" for one in settings.layers)
         rest = f"mode {settings.mode}, {settings.similarity}, wire {settings.wire}"
-        return f"graph of part train ({kinds}; {rest}): {describe_files(settings)}"
+        return f"graph of part train ({kinds}; {rest}): {model_inputs.describe_files(settings)}"
+
+
+def make_graph_model(name: str, source: GraphSource, layers: GraphLayers) -> GraphModel:
+    """Return the model with these layers over a graph."""
+    keys = {key: getattr(layers, key) for key in GraphLayers.model_fields}
+    return GraphModel(name=name, graph=source, **keys)
 
 
 def read_side_rows(data: SplitData, model_id: str, side: str, name: str) -> PieceRows:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
@@ -26,7 +25,7 @@ from recbench_spark.core.ids import encode_texts
 from recbench_spark.models.adapters.model_adapter import ModelAdapter, SplitData, Trained
 from recbench_spark.ranking.kernels.rankings import mark_relevant
 from recbench_spark.ranking.known_items import KnownItems, share_rows
-from recbench_spark.ranking.sources import NeighbourSource
+from recbench_spark.ranking.sources import NeighbourSource, Strings
 from recbench_spark.splits.kernels.positions import ascending
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.blocks import Blocks, Engine, return_rows
@@ -130,21 +129,19 @@ def build_matrix(histories: pa.Array, n_items: int) -> Arrays:
     }
 
 
-def find_neighbours(matrix: Arrays, n_items: int, block: range, model: ItemKnnModel) -> SimilarItems:
-    """Return a block's neighbours, with weights scaled for the model."""
-    items_of_u = binary_matrix(matrix["indptr"], matrix["indices"], n_items)
+def find_neighbours(matrix: Arrays, ids: Strings, block: range, model: ItemKnnModel) -> pa.RecordBatch:
+    """Return a block's item_id, neighbour_id, weight, as the model asks.
+
+    `ids` are (i,), by index.
+    """
+    items_of_u = binary_matrix(matrix["indptr"], matrix["indices"], len(ids))
     users_of_i = binary_matrix(matrix["indptr_t"], matrix["indices_t"], len(matrix["indptr"]) - 1)
     n_i = np.diff(matrix["indptr_t"])
     similar = cosine_neighbours(users_of_i, items_of_u, n_i, block, model.neighbours)
-    return normalise_weights(similar) if model.scores == "centred_mean" else similar
-
-
-def name_neighbours(similar: SimilarItems, ids: npt.NDArray[np.bytes_]) -> pa.RecordBatch:
-    """Return item_id, neighbour_id, weight; `ids` are (i,), by index."""
-    named = [
-        pa.array(ids[index], pa.binary()).cast(pa.string()) for index in (similar.items, similar.neighbours)
-    ]
-    columns = [*named, pa.array(similar.weights)]
+    if model.scores == "centred_mean":
+        similar = normalise_weights(similar)
+    sides = (pa.array(ids[index], pa.binary()) for index in (similar.items, similar.neighbours))
+    columns = [*(side.cast(pa.string()) for side in sides), pa.array(similar.weights)]
     return pa.RecordBatch.from_arrays(columns, list(SIMILARITIES))
 
 
@@ -290,12 +287,10 @@ def _find_neighbours(
     starts: Iterable[int], shared: SharedRows, known: KnownItems, model: ItemKnnModel
 ) -> Iterator[pa.Table]:
     matrix = shared.arrays(partial(_write_matrix, n_items=known.n_items))
-    ids = known.ids()
-    batches = []
+    ids, batches = known.ids(), []
     for start in starts:
         block = range(start, min(start + ITEMS_A_BLOCK, known.n_items))
-        similar = find_neighbours(matrix, known.n_items, block, model)
-        batches.append(name_neighbours(similar, ids))
+        batches.append(find_neighbours(matrix, ids, block, model))
     if batches:
         yield pa.Table.from_batches(batches)
 

@@ -20,23 +20,12 @@ from recbench_spark.config import Bootstrap, MllibAlsModel
 from recbench_spark.engine.sessions import SparkEngine, set_checkpoints
 from recbench_spark.engine.versions import make_frame
 from recbench_spark.errors import ConfigError, DataError, Interrupted, is_cancelled
-from recbench_spark.metrics.predictions import (
-    PredictionTotals,
-    UserSums,
-    deal_users,
-    select_predictions,
-    sum_users,
-)
+from recbench_spark.metrics import predictions
 from recbench_spark.models.adapters.frames import keep_relevant
 from recbench_spark.models.adapters.model_adapter import ModelAdapter, SplitData, Trained
 from recbench_spark.models.fits.logs import SharedRatingLog, as_text, mean_rating
 from recbench_spark.models.fits.tasks import FitTask, Row
-from recbench_spark.models.fold_in_settings import (
-    ConfidenceFoldIn,
-    FoldInSettings,
-    RidgeFoldIn,
-    require_ridge,
-)
+from recbench_spark.models.fold_in_settings import ConfidenceFoldIn, FoldInSettings, RidgeFoldIn
 from recbench_spark.runtime.failures import describe_with_trace, is_java_gone
 from recbench_spark.runtime.indexing import add_dense_index
 from recbench_spark.runtime.session import cache_frame, cache_scope
@@ -70,7 +59,12 @@ class MllibAlsAdapter(ModelAdapter[MllibAlsModel]):
 
     def check_prefixes(self) -> None:
         """Raise ConfigError if a user with one rating has no vector."""
-        require_ridge(self.settings.name, self.settings.regularization, "regularization")
+        if not self.settings.regularization > 0:
+            raise ConfigError(
+                f"model {self.settings.name}: a regulariser of 0 leaves users with few ratings without a "
+                "solution",
+                "regularization above 0",
+            )
 
     def make_fold_in(self, data: SplitData) -> FoldInSettings:
         """Return a fold-in with the fit's settings."""
@@ -178,7 +172,7 @@ def _fit_and_measure(store: Store, model: MllibAlsModel, task: FitTask, files: S
         watched, trained.users, trained.items, mean_rating(FrameRows(rows), task.train)
     ).cache()
     engine, n = SparkEngine(store.spark), pairs.count()
-    with deal_users(engine, FrameRows(pairs), ("part",), n).keep() as users:
+    with predictions.deal_users(engine, FrameRows(pairs), ("part",), n).keep() as users:
         whole = _measure_errors(users)
         by_part = {part: _measure_errors(users, part)["rmse"] for part in task.watched}
     pairs.unpersist()
@@ -205,10 +199,12 @@ def _predict_pairs(watched: DataFrame, users: DataFrame, items: DataFrame, mean:
 
 
 def _measure_errors(users: TaskRows, part: str | None = None) -> dict[str, float]:
-    totals = PredictionTotals.from_sums(users.each(partial(_sum_part, part=part)), NO_BOOTSTRAP)
+    totals = predictions.PredictionTotals.from_sums(users.each(partial(_sum_part, part=part)), NO_BOOTSTRAP)
     rows = {str(row["metric"]): float(row["value"] or 0.0) for row in totals.overall()}
     return {metric: rows[metric] for metric in ("rmse", "mae")}
 
 
-def _sum_part(users: pa.Table, part: str | None) -> UserSums:
-    return sum_users([users if part is None else select_predictions(users, "part", part)], NO_BOOTSTRAP)
+def _sum_part(users: pa.Table, part: str | None) -> predictions.UserSums:
+    return predictions.sum_users(
+        [users if part is None else predictions.select_predictions(users, "part", part)], NO_BOOTSTRAP
+    )

@@ -7,7 +7,7 @@ of models by name. Adapters know tables and, through `Source`, the scorers worke
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, TypeVar, cast
 
@@ -20,7 +20,7 @@ from recbench_spark.engine.versions import is_frame
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.models import prefix_scorers
 from recbench_spark.models.adapters.split_data import SplitData
-from recbench_spark.models.fold_in_settings import FoldInSettings
+from recbench_spark.models.fold_in_settings import FoldInSettings, make_ridge_fold_in
 from recbench_spark.models.rating.interface import Scale
 from recbench_spark.models.settings import ModelConfig, name_adapter
 from recbench_spark.ranking.inputs import RankingInput, ScoredModel
@@ -327,6 +327,30 @@ class ModelAdapter(Generic[Settings]):
             f"model {self.settings.name}: kind '{self.settings.kind}' does not predict ratings",
             "evaluation.task: ranking, or a model such as means or als with implicit: false",
         )
+
+
+class SimilarityAdapter(ModelAdapter[Settings]):
+    """Ranks by item vectors, with the setting `similarity`."""
+
+    def source(self, trained: Trained, data: SplitData) -> DotSource:
+        """Return the item vectors, with the configured similarity."""
+        similarity = self.settings.similarity  # type: ignore[attr-defined]
+        return replace(self.share_vectors(trained.items, data), kind=similarity)
+
+
+class RidgeAdapter(ModelAdapter[Settings]):
+    """Folds users in by the section `fold_in` of a model's settings."""
+
+    folds_prefixes: ClassVar[bool] = True
+
+    def check_prefixes(self) -> None:
+        """Raise ConfigError if the file describes no fold-in."""
+        make_ridge_fold_in(self.settings.name, self.settings.fold_in, None)  # type: ignore[attr-defined]
+
+    def make_fold_in(self, data: SplitData) -> FoldInSettings:
+        """Return the ridge regression from the file, on final item vectors."""
+        section = self.settings.fold_in  # type: ignore[attr-defined]
+        return make_ridge_fold_in(self.settings.name, section, data.threshold)
 
 
 Behaviour = ModelAdapter

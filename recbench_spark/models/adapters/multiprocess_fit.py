@@ -195,7 +195,8 @@ def run_as_tasks(job: Job, engine: Engine) -> list[ProcessEnd]:
     """
     reports = _run_stage(engine, partial(run_task, packed=pickle.dumps(job)), len(job.shards))
     _require_shared(Path(job.folder), reports)
-    return [_parse_outcome(report) for report in reports]
+    notes = (report["note"] and FailureNote(**report["note"]) for report in reports)
+    return [ProcessEnd(report["result"], note) for report, note in zip(reports, notes, strict=True)]
 
 
 def _run_stage(
@@ -214,11 +215,6 @@ def _require_shared(folder: Path, reports: Sequence[dict[str, Any]]) -> None:
             "processes needs one",
             "--warehouse must be a folder that the driver and all workers see; or processes: 1",
         )
-
-
-def _parse_outcome(report: dict[str, Any]) -> ProcessEnd:
-    note = report["note"]
-    return ProcessEnd(report["result"], None if note is None else FailureNote(**note))
 
 
 def probe_folder_task(_numbers: Iterable[int], rendezvous: str) -> Iterator[str]:
@@ -261,20 +257,15 @@ def _compare_hosts(context: BarrierTaskContext, rendezvous: str) -> tuple[str, l
 
     The driver made the folder under a new name, so a host has it only if it shares the disk.
     """
-    stranger = "" if _can_write(Path(rendezvous)) else socket.gethostname()
-    words = json.dumps({"attempt": uuid.uuid4().hex, "stranger": stranger})
-    answers = [json.loads(answer) for answer in context.allGather(words)]
-    return answers[0]["attempt"], sorted({answer["stranger"] for answer in answers} - {""})
-
-
-def _can_write(folder: Path) -> bool:
-    path = folder / private_name("look")
+    stranger, path = "", Path(rendezvous, private_name("look"))
     try:
         path.touch()
         path.unlink()
     except OSError:
-        return False
-    return True
+        stranger = socket.gethostname()
+    words = json.dumps({"attempt": uuid.uuid4().hex, "stranger": stranger})
+    answers = [json.loads(answer) for answer in context.allGather(words)]
+    return answers[0]["attempt"], sorted({answer["stranger"] for answer in answers} - {""})
 
 
 # ------------------------------------------------------------------------------- in the driver

@@ -27,7 +27,7 @@ from typing import Any, NoReturn
 import torch
 
 from recbench_spark.errors import RecbenchError
-from recbench_spark.models.networks.fitting import EpochResult, FitResult, Report, Shard, Task, fit
+from recbench_spark.models.networks.fitting import EpochResult, FitResult, Shard, Task, fit
 from recbench_spark.models.networks.settings import TrainingPlan
 from recbench_spark.runtime.journal import write_json
 
@@ -193,13 +193,8 @@ def _describe_death(rendezvous: Path, rank: int, code: int) -> FailureNote:
     if code < 0:
         return FailureNote(message=f"signal {-code}", signal=True)
     output = Path(rendezvous, OUTPUT.format(rank=rank)).read_text("utf-8", errors="replace")
-    return FailureNote(message=last_error(output) or f"exit code {code}")
-
-
-def last_error(output: str) -> str:
-    """Return the last error a process printed, or empty text."""
     errors = re.findall(r"^((?:\w+\.)*\w*(?:Error|Exception): .*)$", output, re.MULTILINE)
-    return str(errors[-1]) if errors else ""
+    return FailureNote(message=errors[-1] if errors else f"exit code {code}")
 
 
 def _read_outcome(rendezvous: Path, rank: int) -> ProcessEnd:
@@ -279,7 +274,12 @@ def _fit(job: Job) -> FitResult:
     if job.threads:
         torch.set_num_threads(job.threads)
     _join(job)
-    report = make_line_writer(Path(job.lines)) if job.rank == 0 else _ignore_line
+
+    def report(line: str) -> None:
+        if job.rank == 0:
+            with Path(job.lines).open("a", encoding="utf-8") as file:
+                file.write(f"{line}\n")
+
     plan = replace(job.plan, device="cpu")
     fitted = fit(job.make(), plan, Path(job.folder), report, job.shards[job.rank])
     distributed.destroy_process_group()
@@ -298,24 +298,9 @@ def _join(job: Job) -> None:
     distributed.init_process_group("gloo", store=store, rank=job.rank, world_size=size, timeout=PATIENCE)
 
 
-def make_line_writer(path: Path) -> Report:
-    """Return a function for appending lines to a file."""
-
-    def write_line(line: str) -> None:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(f"{line}\n")
-
-    return write_line
-
-
-def _ignore_line(_: str) -> None:
-    """Ignore a line: only the first process reports."""
-
-
 def _describe_error(error: BaseException) -> FailureNote:
     """Return a note on an error which ends a process."""
     if isinstance(error, RecbenchError):
         return FailureNote(type(error).__name__, error.message, error.hint)
-    return FailureNote(
-        "", f"{type(error).__name__}: {error}", "", "".join(traceback.format_exception(error))
-    )
+    trace = "".join(traceback.format_exception(error))
+    return FailureNote(message=f"{type(error).__name__}: {error}", trace=trace)

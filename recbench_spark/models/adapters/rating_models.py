@@ -26,22 +26,11 @@ from recbench_spark.config import digest
 from recbench_spark.core.arrays import Bools, Ints
 from recbench_spark.errors import ConfigError, DataError, DivergedError, ProtocolError
 from recbench_spark.models.adapters.model_adapter import ModelAdapter, SplitData, Trained
+from recbench_spark.models.fits import tasks as fit_tasks
 from recbench_spark.models.fits.logs import RatingLog, SharedRatingLog, as_text, require_times
 from recbench_spark.models.fits.running import count_slots, run_tasks
 from recbench_spark.models.fits.table import append_fits
-from recbench_spark.models.fits.tasks import (
-    FIT_FILES,
-    ITEMS,
-    MODEL,
-    PREDICTIONS,
-    ROW,
-    USERS,
-    FitTask,
-    Row,
-    choose_rows,
-    find_known,
-    fit_one,
-)
+from recbench_spark.models.fits.tasks import FitTask, Row
 from recbench_spark.models.fold_in_settings import FoldInSettings
 from recbench_spark.models.rating.interface import FOLDING_KINDS, RatingModelConfig, ScoringModel
 from recbench_spark.models.rating.kinds import learner_settings
@@ -83,7 +72,7 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
         """
         files, name = data.rating_log, self.settings.name
         task = self.make_task(data, files)
-        (outcome,) = run_tasks(data.store.engine, [task], partial(fit_one, files=files), 1)
+        (outcome,) = run_tasks(data.store.engine, [task], partial(fit_tasks.fit_one, files=files), 1)
         if outcome.row is None:
             reason = describe_error(outcome.error or OSError())
             raise DataError(f"model {name}: its process ended: {reason}")
@@ -99,14 +88,14 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
 
     def saved(self, data: SplitData) -> bool:
         """Return true if a task has written a successful row."""
-        row = read_bytes(self._place(data, ROW))
+        row = read_bytes(self._place(data, fit_tasks.ROW))
         return row is not None and b'"status": "succeeded"' in row
 
     def load(self, data: SplitData) -> Trained:
         """Read vectors and biases, if the model has them."""
-        if read_bytes(self._place(data, USERS)) is None:
+        if read_bytes(self._place(data, fit_tasks.USERS)) is None:
             return Trained()
-        return Trained(*(self._open_file(data, file) for file in (USERS, ITEMS)))
+        return Trained(*(self._open_file(data, file) for file in (fit_tasks.USERS, fit_tasks.ITEMS)))
 
     def source(self, trained: Trained, data: SplitData) -> Source:
         """Return the item vectors, or the model's own scores.
@@ -114,19 +103,12 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
         Raises ConfigError for a model without either.
         """
         if trained.items is not None:
-            return self._open_vectors(data)
+            # The row names the attempt: another one may have left other bits under the same path.
+            row = read_bytes(self._place(data, fit_tasks.ROW)) or b""
+            return open_item_file(self._place(data, fit_tasks.ITEMS), row.decode(), data.known_items)
         check_ranking_model(learner_settings(self.settings), self.settings.name)
         files = data.rating_log
         return BlockSource(files, data.known_items, self.make_task(data, files))
-
-    def _open_vectors(self, data: SplitData) -> DotSource:
-        """Return the item vectors in the fit's file for workers.
-
-        No Spark job is needed.
-        """
-        place, row = self._place(data, ITEMS), read_bytes(self._place(data, ROW))
-        # The row names the attempt: another one may have left other bits under the same path.
-        return open_item_file(place, (row or b"").decode(), data.known_items)
 
     def check_prefixes(self) -> None:
         """Raise ConfigError if item vectors alone do not give users."""
@@ -152,7 +134,9 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
             ConfigError: the learner's scores are no ratings.
         """
         self._check_ratings()
-        return data.predict(users, Predictor(None, data.mean_rating), self._open_file(data, PREDICTIONS))
+        return data.predict(
+            users, Predictor(None, data.mean_rating), self._open_file(data, fit_tasks.PREDICTIONS)
+        )
 
     def _check_ratings(self) -> None:
         if gives_scores(learner_settings(self.settings).model_dump()):
@@ -168,7 +152,7 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
         return PieceRows(data.store.engine, [(self._place(data, name), {})], read_partition_files)
 
     def _place(self, data: SplitData, name: str) -> str:
-        return f"{data.store.files_root}/{FIT_FILES}/{data.key(self.settings)}/{name}"
+        return f"{data.store.files_root}/{fit_tasks.FIT_FILES}/{data.key(self.settings)}/{name}"
 
     def make_task(self, data: SplitData, files: SharedRatingLog) -> FitTask:
         """Return the fit as a task.
@@ -185,8 +169,8 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
         return FitTask(
             fit_id=data.key(self.settings), model=self.settings.name, settings=settings.model_dump(),
             seed=self.settings.seed, fold=None, train=("train",), watched=watched,
-            threshold=data.threshold, folder=f"{data.store.files_root}/{FIT_FILES}",
-            stored=data.store.format_path(FIT_FILES),
+            threshold=data.threshold, folder=f"{data.store.files_root}/{fit_tasks.FIT_FILES}",
+            stored=data.store.format_path(fit_tasks.FIT_FILES),
             whole=self.settings.items == "catalogue",
         )  # fmt: skip
 
@@ -259,7 +243,7 @@ def fit_side_by_side(
             task = adapter.make_task(data, files)
             tasks[task.fit_id] = task
     rows: list[Row] = []
-    work, engine = partial(fit_one, files=files), data.store.engine
+    work, engine = partial(fit_tasks.fit_one, files=files), data.store.engine
     try:
         for outcome in run_tasks(engine, list(tasks.values()), work, count_slots(engine)):
             if outcome.row is not None and outcome.row["status"] == "succeeded":
@@ -328,17 +312,17 @@ class BlockSource:
         Raises:
             DataError: the fit's file is not there.
         """
-        content = read_bytes(self.task.place(MODEL))
+        content = read_bytes(self.task.place(fit_tasks.MODEL))
         if content is None:
             raise DataError(
-                f"{self.task.place(MODEL)} is not there", "run the night again: it fits the model"
+                f"{self.task.place(fit_tasks.MODEL)} is not there", "run the night again: it fits the model"
             )
         with np.load(io.BytesIO(content), allow_pickle=False) as file:
             for name in file.files:
                 shared_arrays.save_array(folder, f"{PREFIX}{name}", file[name])
         log = self.files.open()
-        train_r, watched_r = choose_rows(self.task, log)
-        known = find_known(self.task, log, watched_r)
+        train_r, watched_r = fit_tasks.choose_rows(self.task, log)
+        known = fit_tasks.find_known(self.task, log, watched_r)
         users = _number_seen(log.arrays["users"][train_r], log, "user_ids", known and known.users)
         numbers = _number_seen(log.arrays["items"][train_r], log, "item_ids", known and known.items)
         order = np.argsort(log.arrays["user_ids"])
@@ -367,6 +351,6 @@ def _number_seen(key_r: npt.NDArray[np.integer], log: RatingLog, ids: str, known
 def _block_scorer(source: BlockSource) -> BlockScorer:
     arrays = source.rows.arrays(source.build)
     own = {name[len(PREFIX) :]: array for name, array in arrays.items() if name.startswith(PREFIX)}
-    model = make_stored_model(own, source.task.place(MODEL))
+    model = make_stored_model(own, source.task.place(fit_tasks.MODEL))
     assert isinstance(model, ScoringModel)
     return BlockScorer(model.score, arrays["item_rows"])

@@ -30,26 +30,14 @@ from torch import nn
 from recbench_spark.core.arrays import Bools, Floats, Floats32, Ints
 from recbench_spark.core.threads import use_one_thread
 from recbench_spark.errors import DataError, StoreError
+from recbench_spark.models.adapters import fit_files
 from recbench_spark.models.adapters.factor_models import find_journal, fit_folder, share_vectors
-from recbench_spark.models.adapters.fit_files import (
-    WEIGHTS_FILE,
-    find_weights,
-    has_weights,
-    keep_weights,
-)
 from recbench_spark.models.adapters.model_adapter import ModelAdapter, SplitData, Trained
 from recbench_spark.models.adapters.split_data import COLUMNS, HistoryRule, read_histories, require_times
 from recbench_spark.models.fits.logs import as_text
+from recbench_spark.models.networks import sequence_tasks
 from recbench_spark.models.networks.fitting import fit, read_checkpoint
 from recbench_spark.models.networks.sequence_networks import Sequences, make_network
-from recbench_spark.models.networks.sequence_tasks import (
-    Explanation,
-    SequenceTask,
-    embed_history,
-    embed_prefixes,
-    explain_history,
-    read_length,
-)
 from recbench_spark.models.networks.settings import MemN2NModel, SequenceModelConfig
 from recbench_spark.models.prefix_vectors import RoundedFolder, fold_used_rows, mark_known_items
 from recbench_spark.ranking.kernels.rankings import mark_relevant
@@ -90,11 +78,17 @@ class SequenceAdapter(ModelAdapter[SequenceModelConfig]):
         known = data.choose_items(settings)
         shown = find_shown_parts(data, settings)
         sequences = read_sequences(data, settings, known, journal)
-        task = SequenceTask(sequences, settings)
+        task = sequence_tasks.SequenceTask(sequences, settings)
         result = fit(task, settings.plan(), folder / "checkpoints", lambda text: journal.say(f"  {text}"))
         journal.say(f"  best epoch {result.best}, validation ndcg@10 {result.worth:.5f}; {result.stopped}")
-        shutil.copyfile(folder / CHECKPOINT, folder / WEIGHTS_FILE)
-        network = FittedNetwork(settings, sequences.items, *share_weights(data, folder / WEIGHTS_FILE))
+        shutil.copyfile(folder / CHECKPOINT, folder / fit_files.WEIGHTS_FILE)
+        weights, place = (
+            folder / fit_files.WEIGHTS_FILE,
+            join_uri(data.scratch_folder(), fit_files.WEIGHTS_FILE),
+        )
+        copy_file_to_object(weights, place)  # where all tasks see it
+        digest = digest_content(weights)
+        network = FittedNetwork(settings, sequences.items, place, weights.stat().st_size, digest)
         listed = np.bincount(sequences.item, minlength=sequences.items) > 0
         # Nothing was learnt about the other items.
         rule = HistoryRule(known, data.threshold, shown, listed)
@@ -113,29 +107,22 @@ class SequenceAdapter(ModelAdapter[SequenceModelConfig]):
 
         Weights fold users in.
         """
-        return super().saved(data) and has_weights(data, self.key(data))
+        return super().saved(data) and fit_files.has_weights(data, self.key(data))
 
     def save(self, trained: Trained, data: SplitData) -> None:
         """Append to `embeddings` and `explanations`, and publish the weights."""
-        keep_weights(data, self.key(data), partial(super().save, trained, data))
+        fit_files.keep_weights(data, self.key(data), partial(super().save, trained, data))
 
     def make_fold_in(self, data: SplitData) -> HistoryFoldIn:
         """Return the fit's network, which reads each prefix."""
         known = data.choose_items(self.settings)
         network = find_network(data, self.key(data), self.settings, known.n_items)
-        return HistoryFoldIn(network, data.threshold, share_places(data, known))
-
-
-def share_places(data: SplitData, known: KnownItems) -> SharedRows | None:
-    """Share each item's item_index and place in the network's tables.
-
-    None: they are equal.
-    """
-    if known.n_items == data.n_items:
-        return None
-    place_i = known.find(as_text(data.known_items.ids()))[0]
-    index_n = np.flatnonzero(place_i >= 0)
-    return share_table(data.store.scratch, pa.table({"item_index": index_n, "place": place_i[index_n]}))
+        if known.n_items == data.n_items:
+            return HistoryFoldIn(network, data.threshold)
+        place_i = known.find(as_text(data.known_items.ids()))[0]
+        index_n = np.flatnonzero(place_i >= 0)
+        places = pa.table({"item_index": index_n, "place": place_i[index_n]})
+        return HistoryFoldIn(network, data.threshold, share_table(data.store.scratch, places))
 
 
 def find_shown_parts(data: SplitData, settings: SequenceModelConfig) -> tuple[str, ...]:
@@ -163,7 +150,10 @@ def read_sequences(
     Raises:
         DataError: no relevant training rows.
     """
-    users, length = read_histories(data, HistoryRule(known, data.threshold)), read_length(settings)
+    users, length = (
+        read_histories(data, HistoryRule(known, data.threshold)),
+        sequence_tasks.read_length(settings),
+    )
     if not len(users):
         raise DataError("no training rows are relevant", "lower the relevance threshold")
     offsets, items = flatten_lists(users.column("items").combine_chunks())
@@ -176,7 +166,9 @@ def read_sequences(
     return Sequences(known.n_items, offsets.astype(np.int64), items.astype(np.int32))
 
 
-def share_items(data: SplitData, known: KnownItems, task: SequenceTask, listed: Bools) -> PieceRows:
+def share_items(
+    data: SplitData, known: KnownItems, task: sequence_tasks.SequenceTask, listed: Bools
+) -> PieceRows:
     """Return item_id, vector, bias for items with training rows.
 
     Other items have no place in a list.
@@ -193,16 +185,6 @@ def share_items(data: SplitData, known: KnownItems, task: SequenceTask, listed: 
     return share_vectors(data, "item", as_text(known.ids()[listed]), vectors[listed], own)
 
 
-def share_weights(data: SplitData, path: Path) -> tuple[str, int, str]:
-    """Copy the weights where all tasks see them.
-
-    Returns path or URI, bytes and digest.
-    """
-    place = join_uri(data.scratch_folder(), path.name)
-    copy_file_to_object(path, place)
-    return place, path.stat().st_size, digest_content(path)
-
-
 # ------------------------------------------------------------------------------- vectors of users
 
 
@@ -217,11 +199,11 @@ def embed_users(rows: pa.Table, rule: HistoryRule, network: FittedNetwork) -> pa
 
 def embed_histories(users: pa.Array, lists: pa.Array, network: FittedNetwork) -> pa.Table:
     """Return user_id, vector, bias from each user's items."""
-    opened, length = network.open(), read_length(network.settings)
+    opened, length = network.open(), sequence_tasks.read_length(network.settings)
     offsets, items = flatten_lists(lists)
     with use_one_thread():
         vectors = [
-            embed_history(opened, items[max(begin, end - length) : end].astype(np.int64) + 1)
+            sequence_tasks.embed_history(opened, items[max(begin, end - length) : end].astype(np.int64) + 1)
             for begin, end in pairwise(offsets.tolist())
         ]
     return pa.table([users, pa.array(vectors, pa.list_(pa.float32())), np.zeros(len(users))], list(VECTORS))
@@ -263,14 +245,14 @@ def explain_listed(
     histories = [(user, items) for user, items in _list_users(rule.cut(rows)) if len(items) > 1]
     if not histories:
         return 0, EXPLAINED.empty_table()
-    opened, length, ids = network.open(), read_length(network.settings), rule.known.ids()
+    opened, length, ids = network.open(), sequence_tasks.read_length(network.settings), rule.known.ids()
     assert rule.learnt_i is not None
     unlisted, tables = np.flatnonzero(~rule.learnt_i), [EXPLAINED.empty_table()]
     for user, items in histories:
         read, barred = items[-length:], np.unique(np.concatenate([unlisted, items, owned.get(user, [])]))
         if len(barred) < network.items:
             with use_one_thread():
-                explained = explain_history(opened, read + 1, barred.astype(np.int64))
+                explained = sequence_tasks.explain_history(opened, read + 1, barred.astype(np.int64))
             tables.append(make_explanation_rows(user, read, explained, ids))
     return len(histories), pa.concat_tables(tables)
 
@@ -280,7 +262,9 @@ def _list_users(histories: pa.Table) -> list[tuple[str, Ints]]:
     return list(zip(histories.column("user_id").to_pylist(), items, strict=True))
 
 
-def make_explanation_rows(user: str, items: Ints, explained: Explanation, ids: Strings) -> pa.Table:
+def make_explanation_rows(
+    user: str, items: Ints, explained: sequence_tasks.Explanation, ids: Strings
+) -> pa.Table:
     """Return one user's rows (`EXPLAINED`), hop after hop.
 
     The memory runs from the newest item on.
@@ -328,7 +312,7 @@ def find_network(data: SplitData, key: str, settings: SequenceModelConfig, items
     Raises:
         StoreError: the file is not there.
     """
-    place = find_weights(data, key)
+    place = fit_files.find_weights(data, key)
     content = read_bytes(place)
     if content is None:
         raise StoreError(
@@ -360,7 +344,7 @@ class HistoryFoldIn:
             place_i = np.full(len(known_i), -1)
             place_i[arrays["item_index"]] = arrays["place"]
         place_i = np.where(known_i, place_i, -1)
-        length = read_length(settings)
+        length = sequence_tasks.read_length(settings)
         return HistoryFolder(self.network.open(), settings.dims, length, place_i, self.threshold)
 
 
@@ -399,7 +383,9 @@ class HistoryFolder(RoundedFolder):
             vectors_rd = np.zeros((len(read_r), self.dims))
             with use_one_thread():
                 for first, end in (pair for pair in pairwise(bounds.tolist()) if pair[0] < pair[1]):
-                    vectors_rd[first:end] = embed_prefixes(self.module, read_r[first:end], self.length)
+                    vectors_rd[first:end] = sequence_tasks.embed_prefixes(
+                        self.module, read_r[first:end], self.length
+                    )
             return vectors_rd
 
         return fold_used_rows(offsets, used_p, self.dims, solve_used)

@@ -18,48 +18,29 @@ import pyarrow as pa
 
 from recbench_spark.config import digest
 from recbench_spark.core.arrays import Bools, Floats32, Ints
+from recbench_spark.graphs import model_inputs
 from recbench_spark.graphs.build import NodeFinder
 from recbench_spark.graphs.folders import Graph
 from recbench_spark.graphs.kernels.ids import hash_node_ids, hash_numbers
 from recbench_spark.graphs.kernels.samples import Band, rank_bands
 from recbench_spark.graphs.local_walks import map_adjacency, write_adjacency
-from recbench_spark.graphs.model_inputs import (
-    build_features,
-    describe_files,
-    ensure_checked_graph,
-    prepare_model,
-)
 from recbench_spark.graphs.neighbourhoods import ensure_neighbourhoods, neighbourhood_source
 from recbench_spark.graphs.pipeline import embed, open_model_work
-from recbench_spark.graphs.settings import GraphLayers, GraphModel, GraphSource, NeighbourhoodSettings
+from recbench_spark.graphs.settings import GraphLayers, GraphSource, NeighbourhoodSettings
 from recbench_spark.graphs.stored_graphs import ensure_graph, split_source
-from recbench_spark.models.adapters.factor_models import (
-    find_journal,
-    fit_folder,
-    read_pairs,
-    read_test_pairs,
-    share_vectors,
-)
+from recbench_spark.models.adapters import factor_models
 from recbench_spark.models.adapters.fit_files import WEIGHTS_FILE, has_weights, keep_weights
-from recbench_spark.models.adapters.graph_models import GraphVectors, read_side_rows
-from recbench_spark.models.adapters.model_adapter import SplitData, Trained
+from recbench_spark.models.adapters.graph_models import make_graph_model, read_side_rows
+from recbench_spark.models.adapters.model_adapter import SimilarityAdapter, SplitData, Trained
 from recbench_spark.models.adapters.multiprocess_fit import fit_as_configured
 from recbench_spark.models.adapters.split_data import HistoryRule, read_histories
 from recbench_spark.models.fits.logs import as_text
-from recbench_spark.models.graph import GraphSageModel, PinSageModel
+from recbench_spark.models.graph import SIDES, GraphSageModel, PinSageModel
+from recbench_spark.models.networks import tasks
 from recbench_spark.models.networks.factors import UserItemPairs
 from recbench_spark.models.networks.fitting import Task, WatchedTask
 from recbench_spark.models.networks.layers import GraphNetwork
 from recbench_spark.models.networks.subgraphs import Adjacency
-from recbench_spark.models.networks.tasks import (
-    GraphInput,
-    PairObjective,
-    PairTask,
-    embed_by_minibatch,
-    mean_scaled_rank,
-    pair_liked_items,
-    rank_items,
-)
 from recbench_spark.ranking.known_items import KnownItems
 from recbench_spark.sources.opened_logs import choose_identity
 from recbench_spark.storage.block_arrays import map_file, map_whole
@@ -97,7 +78,7 @@ class TrainingGraph(NamedTuple):
     """
 
     graph: Graph
-    inputs: GraphInput
+    inputs: tasks.GraphInput
     net: GraphNetwork
     arguments: tuple[Any, ...] = ()
 
@@ -121,10 +102,9 @@ def open_training_graph(
     data: SplitData, source: GraphSource, layers: GraphLayers, sampling: Sampling, name: str
 ) -> TrainingGraph:
     """Build graph and features unless they exist, and a random net."""
-    journal = find_journal(data)
-    model = GraphModel(name=name, graph=source, **{k: getattr(layers, k) for k in GraphLayers.model_fields})
-    graph = ensure_checked_graph(data.store, model, None, journal)
-    place = build_features(data.store, model, graph, journal)[0]
+    journal, model = factor_models.find_journal(data), make_graph_model(name, source, layers)
+    graph = model_inputs.ensure_checked_graph(data.store, model, None, journal)
+    place = model_inputs.build_features(data.store, model, graph, journal)[0]
     return map_graph_files(graph, place, layers, sampling)
 
 
@@ -140,7 +120,7 @@ def map_graph_files(graph: Graph, place: str, layers: GraphLayers, sampling: Sam
     block_csrs = tuple(graph.csr(block) for block in blocks)
     parts = Adjacency(np.array([block.first for block in blocks]), block_csrs, graph.hashes())
     nodes = graph.side_range(sampling.side)
-    inputs = GraphInput(parts, features, sampling.samples, layers.seed, sampling.dropout, nodes)
+    inputs = tasks.GraphInput(parts, features, sampling.samples, layers.seed, sampling.dropout, nodes)
     return TrainingGraph(graph, inputs, net, (graph, place, layers, sampling))
 
 
@@ -159,11 +139,11 @@ def make_validation_score(training: TrainingGraph, examples: Examples) -> Any:
     def score_net(net: GraphNetwork) -> float:
         if not len(query):
             return math.nan
-        z = embed_by_minibatch(net, training.inputs, both)
+        z = tasks.embed_by_minibatch(net, training.inputs, both)
         places = np.searchsorted(both, query), np.searchsorted(both, item)
         known = np.isin(both, nodes)
-        ranks = rank_items(z, *places, known)
-        return mean_scaled_rank(ranks, max(1, len(nodes) // 200))
+        ranks = tasks.rank_items(z, *places, known)
+        return tasks.mean_scaled_rank(ranks, max(1, len(nodes) // 200))
 
     return score_net
 
@@ -172,14 +152,14 @@ def fit_weights(
     data: SplitData,
     training: TrainingGraph,
     examples: Examples,
-    how: PairObjective,
+    how: tasks.PairObjective,
     band: Band | None,
     *,
     fit_of: tuple[Any, Path],
 ) -> Path:
     """Return the weights' file for settings and folder; fit if missing."""
     settings, folder = fit_of
-    path, say = folder / WEIGHTS_FILE, find_journal(data).say
+    path, say = folder / WEIGHTS_FILE, factor_models.find_journal(data).say
     if not path.exists():
         task = make_pair_task(training, examples, how, band)
         say(f"model {settings.name}: {task.examples:,} pairs, {len(examples.held_query):,} for validation")
@@ -196,11 +176,11 @@ def fit_weights(
 
 
 def make_pair_task(
-    training: TrainingGraph, examples: Examples, how: PairObjective, band: Band | None
+    training: TrainingGraph, examples: Examples, how: tasks.PairObjective, band: Band | None
 ) -> Task:
     """Return the task to fit."""
     pairs = (examples.query, examples.item)
-    task = PairTask(
+    task = tasks.PairTask(
         training.net, training.inputs, pairs, how, band, score=make_validation_score(training, examples)
     )
     if examples.test_query is None or examples.test_item is None:
@@ -211,7 +191,7 @@ def make_pair_task(
     return WatchedTask(task, "scaled MRR", partial(test, training.net))
 
 
-def load_pair_task(arguments: tuple[Any, ...], folder: str, how: PairObjective) -> Task:
+def load_pair_task(arguments: tuple[Any, ...], folder: str, how: tasks.PairObjective) -> Task:
     """Return the same task in another process, from files."""
     examples, band = load_examples(Path(folder, EXAMPLES_FOLDER))
     return make_pair_task(map_graph_files(*arguments), examples, how, band)
@@ -233,9 +213,11 @@ def load_examples(folder: Path) -> tuple[Examples, Band | None]:
     return examples, Band(*(arrays[name] for name in Band._fields)) if "node" in arrays else None
 
 
-class TrainedGraphModels(GraphVectors):
+class TrainedGraphModels(SimilarityAdapter[Any]):
     """Base for the adapters of PinSage and GraphSAGE."""
 
+    runs_local = True
+    needs_files = True
     keeps_checkpoints = True
 
     def key(self, data: SplitData) -> str:
@@ -249,7 +231,7 @@ class TrainedGraphModels(GraphVectors):
 
     def told(self) -> str:
         """Describe the layers and check the feature table, before Spark."""
-        return describe_files(self.settings.over(None))
+        return model_inputs.describe_files(self.settings.over(None))
 
     def saved(self, data: SplitData) -> bool:
         """Return true if vectors and undamaged weights are saved."""
@@ -261,11 +243,9 @@ class TrainedGraphModels(GraphVectors):
 
     def embed_nodes(self, data: SplitData, source: GraphSource, weights: Path) -> str:
         """Embed all nodes; return the model's name in `embeddings`."""
-        layers = self.settings.over(str(weights))
-        keys = {name: getattr(layers, name) for name in GraphLayers.model_fields}
-        model = GraphModel(name=self.settings.name, graph=source, **keys)
-        journal = find_journal(data)
-        prepared = prepare_model(data.store, model, journal)
+        model = make_graph_model(self.settings.name, source, self.settings.over(str(weights)))
+        journal = factor_models.find_journal(data)
+        prepared = model_inputs.prepare_model(data.store, model, journal)
         with open_model_work(data.store, prepared, journal) as working:
             embed(data.store, working, journal)
         return prepared.model.model_id
@@ -290,7 +270,9 @@ class GraphSageAdapter(TrainedGraphModels):
     def fit(self, data: SplitData) -> Trained:
         """Fit on the split's graph edges and embed all nodes."""
         settings: GraphSageModel = self.settings
-        folder = fit_folder(data, settings.processes)  # an unusable folder ends the fit before any work
+        folder = factor_models.fit_folder(
+            data, settings.processes
+        )  # an unusable folder ends the fit before any work
         source = self.graph_source(data)
         sampling = Sampling(settings.samples, settings.neighbour_dropout, side=1)
         training = open_training_graph(data, source, settings.over(None), sampling, settings.name)
@@ -298,18 +280,13 @@ class GraphSageAdapter(TrainedGraphModels):
         if settings.watch:
             query, item = read_test_edges(data, training.graph)
             examples = examples._replace(test_query=query, test_item=item)
-        how = PairObjective(
-            "co_occurrence",
-            settings.weight,
-            settings.negatives,
-            first=examples.side[0],
-            end=examples.side[1],
+        first, end = examples.side
+        how = tasks.PairObjective(
+            "co_occurrence", settings.weight, settings.negatives, first=first, end=end
         )
         weights = fit_weights(data, training, examples, how, None, fit_of=(settings, folder))
         name = self.embed_nodes(data, source, weights)
-        return Trained(
-            read_side_rows(data, name, "user", "user"), read_side_rows(data, name, "item", "item")
-        )
+        return Trained(*(read_side_rows(data, name, side, side) for side in SIDES))
 
 
 def split_edges(graph: Graph, share: float, seed: int) -> Examples:
@@ -351,8 +328,10 @@ class PinSageAdapter(TrainedGraphModels):
     def fit(self, data: SplitData) -> Trained:
         """Fit on item pairs, embed items, and average per user."""
         settings: PinSageModel = self.settings
-        folder = fit_folder(data, settings.processes)  # an unusable folder ends the fit before any work
-        journal, over_split = find_journal(data), self.graph_source(data)
+        folder = factor_models.fit_folder(
+            data, settings.processes
+        )  # an unusable folder ends the fit before any work
+        journal, over_split = factor_models.find_journal(data), self.graph_source(data)
         neighbourhoods = NeighbourhoodSettings(
             graph=over_split,
             side="item",
@@ -368,30 +347,32 @@ class PinSageAdapter(TrainedGraphModels):
         sampling = Sampling((), settings.neighbour_dropout, side=0)
         training = open_training_graph(data, source, settings.over(None), sampling, settings.name)
         known = data.training_catalogue
-        pairs, users = read_pairs(data, known)
+        pairs, users = factor_models.read_pairs(data, known)
         dense = find_dense_items(known, training.graph, 0)
         examples = make_pair_examples(pairs, dense, training.graph.nodes, settings)
         if settings.watch:
             query, item = pair_test_items(
-                pairs, read_test_pairs(data, known, users, pairs), dense, settings.seed
+                pairs, factor_models.read_test_pairs(data, known, users, pairs), dense, settings.seed
             )
             examples = examples._replace(test_query=query, test_item=item)
         band = self.band(data, over_split, training.graph) if settings.curriculum else None
-        how = PairObjective(
+        how = tasks.PairObjective(
             "max_margin", settings.margin, settings.negatives, settings.per_pair, settings.curriculum,
             end=training.graph.nodes,
         )  # fmt: skip
         weights = fit_weights(data, training, examples, how, band, fit_of=(settings, folder))
         items = read_side_rows(data, self.embed_nodes(data, source, weights), "node", "item")
         vectors = read_item_matrix(items, known, dense, training.graph.nodes)
-        return Trained(share_vectors(data, "user", users, mean_vectors(pairs, vectors[dense])), items)
+        return Trained(
+            factor_models.share_vectors(data, "user", users, mean_vectors(pairs, vectors[dense])), items
+        )
 
     def band(self, data: SplitData, source: GraphSource, lists: Graph) -> Band:
         """Return each item's hard negatives.
 
         Both graphs sort the items by the same hashes, so their order is the same.
         """
-        journal = find_journal(data)
+        journal = factor_models.find_journal(data)
         graph = ensure_graph(data.store, source, None, journal)
         write_adjacency(data.store.engine, graph)
         first, end = graph.side_range(1)
@@ -425,7 +406,9 @@ def make_pair_examples(pairs: UserItemPairs, dense: Ints, nodes: int, settings: 
 
     A hash picks the share of users whose pairs are for validation.
     """
-    user, query, item = pair_liked_items(pairs.indptr, dense[pairs.item], settings.pairs, settings.seed)
+    user, query, item = tasks.pair_liked_items(
+        pairs.indptr, dense[pairs.item], settings.pairs, settings.seed
+    )
     held = draw_held_out(user, settings.validation, settings.seed)
     return Examples(query[~held], item[~held], query[held], item[held], (0, nodes))
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -144,7 +144,8 @@ def _make_row(task: FitTask, open_log: Callable[[], RatingLog]) -> Row:
             log = open_log()
             facts |= run_fit(task, log) | {"status": "succeeded"}
         except Exception as error:  # keeps the task's seconds and memory; ends no other task
-            facts |= {"status": _status(error), "error": _describe_error(error)}
+            diverged = isinstance(error, DivergedError | FloatingPointError)
+            facts |= {"status": "diverged" if diverged else "failed", "error": _describe_error(error)}
     facts |= {"started_at": started.isoformat(), "finished_at": datetime.now(UTC).isoformat()}
     if task.folder is not None and facts["status"] != "failed":
         write_bytes(task.place(ROW), json.dumps(facts).encode())
@@ -288,16 +289,9 @@ def read_earlier_row(task: FitTask) -> Row | None:
     with suppress(ValueError, TypeError):
         row = json.loads(content) if content else {}
         if row.get("files") or not task.keep or row.get("status") == "diverged":
-            return {**row, "model": task.model, **_current_files(task, row)} if row else None
+            now = {"files": task.files} if row.get("files") else {}  # older versions wrote an absolute path
+            return {**row, "model": task.model, **now} if row else None
     return None
-
-
-def _current_files(task: FitTask, row: Row) -> Row:
-    """Return the current path of an earlier attempt's files.
-
-    Older versions wrote an absolute path.
-    """
-    return {"files": task.files} if row.get("files") else {}
 
 
 # ------------------------------------------------------------------------------------- facts of a row
@@ -311,23 +305,10 @@ def _facts(task: FitTask) -> Row:
     return row | learner | {"files": task.files, "host": socket.gethostname()}
 
 
-def _status(error: Exception) -> str:
-    return "diverged" if isinstance(error, DivergedError | FloatingPointError) else "failed"
-
-
 def _describe_error(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return "out of memory\n  hint: use fewer dims, fewer fits at once, or a larger machine"
     return describe_with_trace(error)
-
-
-class _Clock(NamedTuple):
-    seconds: float
-    cpu: float
-
-
-def _clock() -> _Clock:
-    return _Clock(time.monotonic(), time.process_time())
 
 
 @contextmanager
@@ -336,22 +317,13 @@ def measure_resources(facts: Row) -> Iterator[None]:
 
     CPU seconds count all threads; memory is the process's.
     """
-    _forget_peak()
-    before = _clock()
-    yield
-    after = _clock()
-    facts["seconds"] = after.seconds - before.seconds
-    facts["cpu_seconds"] = after.cpu - before.cpu
-    facts["peak_bytes"] = peak_bytes()
-
-
-def _forget_peak() -> None:
-    """Reset the process's peak memory (Linux only).
-
-    A worker makes one fit after another.
-    """
-    with suppress(OSError):
+    with suppress(OSError):  # Linux resets the peak: a worker makes one fit after another
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    seconds, cpu_seconds = time.monotonic(), time.process_time()
+    yield
+    facts["seconds"] = time.monotonic() - seconds
+    facts["cpu_seconds"] = time.process_time() - cpu_seconds
+    facts["peak_bytes"] = peak_bytes()
 
 
 def peak_bytes() -> int:

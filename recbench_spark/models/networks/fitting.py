@@ -263,7 +263,9 @@ class _Fit:
             examples += size
         seconds = max(time.monotonic() - start, 1e-9)
         loss, speed = self.total / self.examples, examples / seconds
-        worth, test = broadcast_score(self.task, self.shard), measure_on_test(self.task, self.shard)
+        worth, test = broadcast_score(self.task, self.shard), None
+        if isinstance(self.task, WatchedTask) and self.shard.rank == 0:
+            test = self.task.test()
         result = EpochResult(number, loss, worth, speed, waited / seconds, test)
         self._finish_epoch(result)
 
@@ -281,7 +283,12 @@ class _Fit:
         for group in self.optimiser.param_groups:
             group["lr"] = self.plan.learning_rate(done, self.steps)
         self.optimiser.zero_grad()
-        value = sum_gradients(self.task.module, self._backward(size, batch), self.shard)
+        own = 0.0  # of a share without examples
+        if batch is not None:
+            loss = self.task.loss(move_batch(batch, self.device))
+            (loss / size).backward()  # type: ignore[no-untyped-call]
+            own = float(loss.detach())
+        value = sum_gradients(self.task.module, own, self.shard)
         if not math.isfinite(value):
             last = "none was kept" if self.folder is None else f"the last good one is in {self.folder}"
             raise DataError(
@@ -292,14 +299,6 @@ class _Fit:
         self.total += value
         if self.plan.every and (at.step + 1) % self.plan.every == 0 and at.step + 1 < self.steps:
             self._save("last", Step(at.epoch, at.step + 1))
-
-    def _backward(self, size: int, batch: Any) -> float:
-        """Compute this process's gradients, divided by `size`; return its loss."""
-        if batch is None:  # a share without examples
-            return 0.0
-        loss = self.task.loss(move_batch(batch, self.device))
-        (loss / size).backward()  # type: ignore[no-untyped-call]
-        return float(loss.detach())
 
     def _finish_epoch(self, result: EpochResult) -> None:
         # Without a validation part the score is NaN, and the last epoch counts as the best.
@@ -312,17 +311,14 @@ class _Fit:
         if better:
             self._save("best", self.at)
         self._save("last", self.at)
-        best, test = " (best)" if better else "", self._format_test(result)
+        best, test = " (best)" if better else "", ""
+        if result.test is not None and isinstance(self.task, WatchedTask):
+            test = f", test {self.task.measure} {result.test:.5f} (watched)"
         self.report(
             f"epoch {result.epoch}: loss {result.loss:.5f}, validation {result.worth:.5f}{best}{test}, "
             f"{result.examples_a_second:,.0f} examples/s, "
             f"{result.waited:.0%} of the time waiting for minibatches"
         )
-
-    def _format_test(self, result: EpochResult) -> str:
-        if result.test is None or not isinstance(self.task, WatchedTask):
-            return ""
-        return f", test {self.task.measure} {result.test:.5f} (watched)"
 
     # ------------------------------------------------------------------------- checkpoints
 
@@ -354,7 +350,10 @@ class _Fit:
 
     def _restore_best(self) -> None:
         if self.folder is not None:
-            wait_for_others(self.shard)
+            if self.shard.processes > 1:
+                from torch import distributed  # noqa: PLC0415
+
+                distributed.barrier()
             read_checkpoint(self.folder / "best.safetensors", self.task.module, None)
         elif self.result.epochs:
             self.task.module.load_state_dict(self.best_weights)
@@ -400,19 +399,6 @@ def broadcast_score(task: Task, shard: Shard) -> float:
     number = torch.tensor([worth], dtype=torch.float64)
     distributed.broadcast(number, 0)
     return float(number)
-
-
-def measure_on_test(task: Task, shard: Shard) -> float | None:
-    """Return the watched test score, in the first process alone."""
-    return task.test() if isinstance(task, WatchedTask) and shard.rank == 0 else None
-
-
-def wait_for_others(shard: Shard) -> None:
-    """Wait for the other processes."""
-    if shard.processes > 1:
-        from torch import distributed  # noqa: PLC0415
-
-        distributed.barrier()
 
 
 def prefetch(source: Iterator[Any], size: int) -> Iterator[Any]:

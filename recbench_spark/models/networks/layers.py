@@ -53,7 +53,11 @@ class GraphLayer(nn.Module):
         `h` has the layer before, (n, d).
         """
         own = take_rows(h, hop.own)
-        n = self._pool(self._messages(h), hop, own)
+        if self.form.form == "convolve":
+            messages = torch.relu(self.Q(h))
+        else:
+            messages = torch.relu(self.pool(h)) if self.form.aggregator == "max" else h
+        n = self._pool(messages, hop, own)
         if self.form.aggregator == "gcn":
             joined = n
         else:
@@ -61,11 +65,6 @@ class GraphLayer(nn.Module):
         out = self.W(joined)
         out = torch.relu(out) if self.form.relu else out
         return unit_rows(out) if self.form.normalise else out
-
-    def _messages(self, h: torch.Tensor) -> torch.Tensor:
-        if self.form.form == "convolve":
-            return torch.relu(self.Q(h))
-        return torch.relu(self.pool(h)) if self.form.aggregator == "max" else h
 
     def _pool(self, z: torch.Tensor, hop: Hop, own: torch.Tensor) -> torch.Tensor:
         kind = self.form.aggregator

@@ -120,7 +120,8 @@ class MemoryNetwork(nn.Module):
         self.hop_tables = [(hop, hop + 1) if adjacent else (0, 1) for hop in range(shape.hops)]
         tables = shape.hops + 1 if adjacent else 2
         rows = [shape.tokens] * (tables if adjacent else 4) + [shape.memory] * tables + [shape.dims]
-        parts = split_normals(rows, shape.dims, seed, spread)
+        drawn = torch.from_numpy(random_normals(sum(rows), shape.dims, seed) * np.float32(spread))
+        parts = torch.split(drawn, rows)
         self.table = nn.Parameter(torch.cat(parts[:tables], dim=1))
         times = torch.cat(parts[-1 - tables : -1], dim=1)
         self.times = nn.Parameter(times) if shape.temporal else None
@@ -173,15 +174,6 @@ class MemoryNetwork(nn.Module):
     def score(self, state: torch.Tensor) -> torch.Tensor:
         """Return the states' products with W, (b, tokens)."""
         return state @ self.answers.T
-
-
-def split_normals(rows: Sequence[int], dims: int, seed: int, spread: float) -> list[torch.Tensor]:
-    """Return normal tables with these numbers of rows, by hash.
-
-    The numbers have mean 0.
-    """
-    table = torch.from_numpy(random_normals(sum(rows), dims, seed) * np.float32(spread))
-    return list(torch.split(table, list(rows)))
 
 
 class WordBags(nn.Module):

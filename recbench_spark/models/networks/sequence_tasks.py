@@ -17,22 +17,10 @@ from torch.nn import functional
 from recbench_spark.core.arrays import Floats, Floats32, Ints
 from recbench_spark.errors import ConfigError
 from recbench_spark.graphs.kernels.ids import hash_numbers
+from recbench_spark.models.networks import sequence_networks as networks
 from recbench_spark.models.networks.devices import move_batch
 from recbench_spark.models.networks.fitting import Step
 from recbench_spark.models.networks.sampling import draw_shared_negatives, draw_unseen
-from recbench_spark.models.networks.sequence_networks import (
-    HistoryMemory,
-    SequenceNetwork,
-    Sequences,
-    TokenWindows,
-    add_empty_places,
-    cut_newest,
-    cut_windows,
-    make_network,
-    score_items,
-    set_last_aside,
-    sort_within_users,
-)
 from recbench_spark.models.networks.settings import MemN2NModel, SequenceModelConfig
 
 CUTOFF = 10
@@ -55,7 +43,7 @@ class SequenceBatch(NamedTuple):
         seed: seed of dropout.
     """
 
-    histories: TokenWindows
+    histories: networks.TokenWindows
     target: torch.Tensor
     negative: torch.Tensor
     epoch: int
@@ -74,16 +62,19 @@ class SequenceTask:
         ConfigError: a minibatch's scores need too much memory.
     """
 
-    def __init__(self, sequences: Sequences, settings: SequenceModelConfig) -> None:
+    def __init__(self, sequences: networks.Sequences, settings: SequenceModelConfig) -> None:
         self.settings = settings
-        self.train, self.last = set_last_aside(sequences)
+        self.train, self.last = networks.set_last_aside(sequences)
         check_score_bytes(self.train, settings)
-        self.module = make_network(settings, sequences.items)
-        self.network = cast(SequenceNetwork, self.module)
-        self.owned = sort_within_users(self.train)
+        self.module = networks.make_network(settings, sequences.items)
+        self.network = cast(networks.SequenceNetwork, self.module)
+        self.owned = networks.sort_within_users(self.train)
         self.user, self.end = self._list_examples()
         self.examples = len(self.user)
-        self.scale = self.examples / max(self._count_targets(), 1)
+        targets = self.examples
+        if self.network.every_place:
+            targets = int(np.minimum(self.train.sizes[self.user] - 1, settings.memory).sum())
+        self.scale = self.examples / max(targets, 1)
         users = np.flatnonzero(self.last >= 0)
         drawn = users[np.argsort(hash_numbers(users, 1), kind="stable")]
         self.validation_users = drawn[: settings.validation_users]
@@ -99,27 +90,22 @@ class SequenceTask:
         is_first[self.train.indptr[:-1][sizes > 0]] = True
         return user[~is_first], np.flatnonzero(~is_first)
 
-    def _count_targets(self) -> int:
-        if not self.network.every_place:
-            return self.examples
-        return int(np.minimum(self.train.sizes[self.user] - 1, self.settings.memory).sum())
-
     def batch(self, at: Step, row_b: Ints, seed: int) -> SequenceBatch:
         """Make a minibatch from these examples."""
         histories, target = self._cut(self.user[row_b], self.end[row_b], seed)
         negative = torch.from_numpy(self._draw_negatives(target, self.user[row_b], seed))
         return SequenceBatch(histories, target, negative, at.epoch, seed)
 
-    def _cut(self, user_b: Ints, end_b: Ints, seed: int) -> tuple[TokenWindows, torch.Tensor]:
+    def _cut(self, user_b: Ints, end_b: Ints, seed: int) -> tuple[networks.TokenWindows, torch.Tensor]:
         """Return some examples' histories and targets."""
         first, memory = self.train.indptr[user_b], self.settings.memory
         if self.network.every_place:
             begin = np.maximum(first, end_b - memory)
-            histories = cut_windows(self.train, begin, end_b)
-            return histories, cut_windows(self.train, begin + 1, end_b + 1).token - 1
-        histories = cut_windows(self.train, np.maximum(first, end_b - memory - 1), end_b)
+            histories = networks.cut_windows(self.train, begin, end_b)
+            return histories, networks.cut_windows(self.train, begin + 1, end_b + 1).token - 1
+        histories = networks.cut_windows(self.train, np.maximum(first, end_b - memory - 1), end_b)
         noise = self.settings.noise if isinstance(self.settings, MemN2NModel) else 0.0
-        histories = add_empty_places(histories, noise, memory, seed=seed)
+        histories = networks.add_empty_places(histories, noise, memory, seed=seed)
         return histories, torch.from_numpy(self.train.item[end_b].astype(np.int64))
 
     def _draw_negatives(self, target: torch.Tensor, user_b: Ints, seed: int) -> Ints:
@@ -137,7 +123,7 @@ class SequenceTask:
     def loss(self, batch: SequenceBatch) -> torch.Tensor:
         """Return the examples' summed loss; see the class."""
         self.module.train()
-        if isinstance(self.module, HistoryMemory) and isinstance(self.settings, MemN2NModel):
+        if isinstance(self.module, networks.HistoryMemory) and isinstance(self.settings, MemN2NModel):
             self.module.linear.fill_(int(batch.epoch <= self.settings.linear_epochs))
         with torch.random.fork_rng():
             torch.manual_seed(batch.seed)
@@ -154,7 +140,7 @@ class SequenceTask:
 
     def score(self, state: torch.Tensor) -> torch.Tensor:
         """Return the states' scores, (b, items)."""
-        return score_items(state, self.network.item_vectors(), self.network.item_biases())
+        return networks.score_items(state, self.network.item_vectors(), self.network.item_biases())
 
     def worth(self) -> float:
         """Return NDCG@10 on the users' last items.
@@ -165,7 +151,7 @@ class SequenceTask:
         users = self.validation_users
         if not len(users):
             return math.nan
-        if isinstance(self.module, HistoryMemory) and bool(self.module.linear):
+        if isinstance(self.module, networks.HistoryMemory) and bool(self.module.linear):
             return -math.inf
         self.module.eval()
         with torch.no_grad():
@@ -177,7 +163,7 @@ class SequenceTask:
 
     def _sum_gains(self, user_b: Ints) -> float:
         device = next(self.module.parameters()).device
-        histories = move_batch(cut_newest(self.train, user_b, read_length(self.settings)), device)
+        histories = move_batch(networks.cut_newest(self.train, user_b, read_length(self.settings)), device)
         state = self.network.read_last(histories)
         score = self.score(state).cpu()
         last = torch.from_numpy(self.last[user_b])
@@ -190,7 +176,7 @@ class SequenceTask:
         return float(gain.sum())
 
 
-def check_score_bytes(train: Sequences, settings: SequenceModelConfig) -> None:
+def check_score_bytes(train: networks.Sequences, settings: SequenceModelConfig) -> None:
     """Check that the largest minibatch's scores fit into MAX_SCORE_BYTES.
 
     Raises:
@@ -252,7 +238,9 @@ def sum_losses(
     """
     vectors, biases = answers
     if loss == "softmax":
-        return functional.cross_entropy(score_items(state, vectors, biases), target, reduction="sum")
+        return functional.cross_entropy(
+            networks.score_items(state, vectors, biases), target, reduction="sum"
+        )
     positive = (state * functional.embedding(target, vectors)).sum(dim=1) + take_biases(biases, target)
     other = functional.embedding(negative, vectors)
     if loss == "one_negative":
@@ -279,7 +267,9 @@ def embed_history(module: nn.Module, tokens: Any) -> Any:
     """
     token = torch.from_numpy(np.asarray(tokens, np.int64))[None]
     with torch.no_grad():
-        state = cast(SequenceNetwork, module).read_last(TokenWindows(token, torch.tensor([token.shape[1]])))
+        state = cast(networks.SequenceNetwork, module).read_last(
+            networks.TokenWindows(token, torch.tensor([token.shape[1]]))
+        )
     return state[0].numpy()
 
 
@@ -320,7 +310,7 @@ def explain_history(module: Any, tokens: Any, barred: Any = ()) -> Explanation:
         tokens: (l,) items plus 1 as the network reads them, the oldest first; the newest one is the query.
         barred: further items which may not be best: the user's earlier ones, and those no list has.
     """
-    assert isinstance(module, HistoryMemory)
+    assert isinstance(module, networks.HistoryMemory)
     token = torch.from_numpy(np.asarray(tokens, np.int64))
     with torch.no_grad():
         reading = module.read_memory(make_one(token))
@@ -329,26 +319,19 @@ def explain_history(module: Any, tokens: Any, barred: Any = ()) -> Explanation:
         unseen[token - 1] = -torch.inf
         unseen[torch.from_numpy(np.asarray(barred, np.int64))] = -torch.inf
         best = int(unseen.argmax())
-        changes = [
-            _score_without(module, token, place, best) - score[best] for place in range(len(token) - 1)
-        ]
+        changes = []
+        for place in range(len(token) - 1):
+            without = token.clone()
+            without[place] = 0  # an empty one; the others stay
+            state = module.read_memory(make_one(without)).state[0]
+            changes.append(module.item_vectors()[best] @ state - score[best])
     weight = reading.attention[0, :, : len(token) - 1].numpy()
     return Explanation(best, weight, np.array([float(change) for change in reversed(changes)]))
 
 
-def make_one(token: torch.Tensor) -> TokenWindows:
+def make_one(token: torch.Tensor) -> networks.TokenWindows:
     """Return one history as a minibatch."""
-    return TokenWindows(token[None], torch.tensor([len(token)]))
-
-
-def _score_without(module: HistoryMemory, token: torch.Tensor, place: int, item: int) -> torch.Tensor:
-    """Return an item's score when one token becomes empty.
-
-    The other tokens stay.
-    """
-    without = token.clone()
-    without[place] = 0
-    return module.item_vectors()[item] @ module.read_memory(make_one(without)).state[0]
+    return networks.TokenWindows(token[None], torch.tensor([len(token)]))
 
 
 def compare_drops(explanations: list[Explanation], hop: int = 0) -> tuple[float, float]:

@@ -20,20 +20,11 @@ from recbench_spark.core.arrays import Bools, Floats32, Ints
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.graphs.kernels.ids import hash_numbers
 from recbench_spark.graphs.kernels.samples import Band
+from recbench_spark.models.networks import subgraphs
 from recbench_spark.models.networks.devices import move_batch
 from recbench_spark.models.networks.fitting import Step
 from recbench_spark.models.networks.layers import GraphNetwork, take_rows
 from recbench_spark.models.networks.sampling import draw_hard_negatives, draw_shared_negatives
-from recbench_spark.models.networks.subgraphs import (
-    Adjacency,
-    Neighbours,
-    Subgraph,
-    ThinnedAdjacency,
-    all_neighbours,
-    build_subgraph,
-    draw_neighbours,
-    find_places,
-)
 
 SCORES = 1 << 25
 """Scores which `rank_items` holds at a time."""
@@ -57,30 +48,30 @@ class GraphInput:
             all.
     """
 
-    adjacency: Adjacency
+    adjacency: subgraphs.Adjacency
     features: npt.NDArray[Any]
     samples: tuple[int, ...] = ()
     seed: int = 0
     dropout: float = 0.0
     dropped: tuple[int, int] | None = None
 
-    def neighbours(self, net: GraphNetwork, seed: int) -> Neighbours:
+    def neighbours(self, net: GraphNetwork, seed: int) -> subgraphs.Neighbours:
         """Return each layer's edges for a minibatch with this seed."""
-        graph = self.thin_graph(seed)
+        graph = self.adjacency
+        if self.dropout:
+            nodes = self.dropped or (0, len(self.features))
+            graph = subgraphs.ThinnedAdjacency(
+                graph.firsts, graph.blocks, graph.hashes, self.dropout, nodes, seed
+            )
         if self.samples:
-            return draw_neighbours(graph, net.forms, self.samples, seed)
-        return all_neighbours(graph, net.forms, self.seed)
+            return subgraphs.draw_neighbours(graph, net.forms, self.samples, seed)
+        return subgraphs.all_neighbours(graph, net.forms, self.seed)
 
-    def thin_graph(self, seed: int) -> Adjacency:
-        """Return the graph as a minibatch with this seed sees it."""
-        if not self.dropout:
-            return self.adjacency
-        graph, nodes = self.adjacency, self.dropped or (0, len(self.features))
-        return ThinnedAdjacency(graph.firsts, graph.blocks, graph.hashes, self.dropout, nodes, seed)
-
-    def build_minibatch(self, net: GraphNetwork, node_r: Ints, seed: int) -> tuple[Subgraph, torch.Tensor]:
+    def build_minibatch(
+        self, net: GraphNetwork, node_r: Ints, seed: int
+    ) -> tuple[subgraphs.Subgraph, torch.Tensor]:
         """Return the small graph around some nodes, with its input features."""
-        small = build_subgraph(node_r, len(net.forms), self.neighbours(net, seed))
+        small = subgraphs.build_subgraph(node_r, len(net.forms), self.neighbours(net, seed))
         rows = np.ascontiguousarray(self.features[small.inputs])
         if rows.dtype == np.float16:
             rows = rows.astype(np.float32)
@@ -131,7 +122,7 @@ class PairObjective:
 class PairBatch(NamedTuple):
     """A minibatch of pairs: its small graph, and output rows."""
 
-    graph: Subgraph
+    graph: subgraphs.Subgraph
     features: torch.Tensor
     query: torch.Tensor
     item: torch.Tensor
@@ -177,30 +168,26 @@ class PairTask:
         objective = self.how
         query, item = self.query[row_b], self.item[row_b]
         shared = hard = None
+        ends = np.array([objective.first, objective.end])
         if objective.per_pair:
             each = max(1, objective.negatives // max(at.size or len(row_b), 1))
             nothing = Band(np.zeros(2, np.int64), np.empty(0, np.uint32), np.zeros(1, np.bool_))
-            ends = np.array([objective.first, objective.end])
-            hard = draw_hard_negatives(
-                nothing, np.zeros(len(row_b), np.int64), row_b, each, ends, seed=seed
-            )
+            alike = np.zeros(len(row_b), np.int64)
+            hard = draw_hard_negatives(nothing, alike, row_b, each, ends, seed=seed)
         else:
             shared = draw_shared_negatives(objective.first, objective.end, objective.negatives, seed)
         most = objective.count_hard(at.epoch)
         if most and self.band is not None:
-            more = self._hard(query, row_b, most, seed + 1)
+            place = query - objective.first  # the band's rows count from there
+            more = draw_hard_negatives(self.band, place, row_b, most, ends, seed=seed + 1)
             hard = more if hard is None else np.hstack([hard, more])
         nodes = [ids.reshape(-1) for ids in (query, item, shared, hard) if ids is not None]
         graph, features = self.graph_input.build_minibatch(self.module, np.concatenate(nodes), seed)
-        rows = (None if ids is None else find_places(graph.outputs, ids) for ids in (shared, hard))
-        own = (find_places(graph.outputs, ids) for ids in (query, item))
+        rows = (
+            None if ids is None else subgraphs.find_places(graph.outputs, ids) for ids in (shared, hard)
+        )
+        own = (subgraphs.find_places(graph.outputs, ids) for ids in (query, item))
         return PairBatch(graph, features, *own, *rows)
-
-    def _hard(self, query: Ints, row_b: Ints, size: int, seed: int) -> Ints:
-        """Draw hard negatives; the band's rows count from node `first`."""
-        assert self.band is not None
-        ends = np.array([self.how.first, self.how.end])
-        return draw_hard_negatives(self.band, query - self.how.first, row_b, size, ends, seed=seed)
 
     def loss(self, batch: PairBatch) -> torch.Tensor:
         """Return the summed loss over the pairs; see `PairObjective`."""
@@ -235,13 +222,20 @@ class LabelTask:
 
     def batch(
         self, at: Step, row_b: Ints, seed: int
-    ) -> tuple[Subgraph, torch.Tensor, torch.Tensor, torch.Tensor]:
+    ) -> tuple[subgraphs.Subgraph, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Make a minibatch: small graph, features, node rows, labels."""
         nodes = self.node[row_b]
         graph, features = self.graph_input.build_minibatch(self.module, nodes, seed)
-        return graph, features, find_places(graph.outputs, nodes), torch.from_numpy(self.label[row_b])
+        return (
+            graph,
+            features,
+            subgraphs.find_places(graph.outputs, nodes),
+            torch.from_numpy(self.label[row_b]),
+        )
 
-    def loss(self, batch: tuple[Subgraph, torch.Tensor, torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    def loss(
+        self, batch: tuple[subgraphs.Subgraph, torch.Tensor, torch.Tensor, torch.Tensor]
+    ) -> torch.Tensor:
         """Return the summed loss over the nodes."""
         graph, features, rows, label = batch
         like = next(self.module.parameters()).dtype
@@ -267,7 +261,7 @@ def embed_by_minibatch(
             nodes = node_r[begin : begin + at_once]
             graph, features = move_batch(whole_input.build_minibatch(net, nodes, 0), like.device)
             rows = net(features.to(like.dtype), graph).to("cpu", torch.float32)
-            parts.append(rows[find_places(graph.outputs, nodes)])
+            parts.append(rows[subgraphs.find_places(graph.outputs, nodes)])
     return torch.cat(parts).numpy() if parts else np.empty((0, 0), np.float32)
 
 

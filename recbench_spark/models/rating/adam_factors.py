@@ -172,7 +172,9 @@ def _wmf_loss(
 
     a, b = settings.observed_weight, settings.unobserved_weight
     q_bd = q_id[torch.from_numpy(items_b)]
-    places_r, column_r = _list_pairs(pairs.start_a, items_b)
+    start_b = pairs.start_a[items_b]
+    column_r, number_r = number_slots(pairs.start_a[items_b + 1] - start_b)
+    places_r = start_b[column_r] + number_r
     users = torch.from_numpy(pairs.other_r[places_r])
     target_r = torch.from_numpy(pairs.target_r[places_r].astype(np.float32))
     score_r = (p_ud[users] * q_bd[torch.from_numpy(column_r)]).sum(dim=1)
@@ -180,15 +182,6 @@ def _wmf_loss(
     rated = (a * (target_r - score_r) ** 2 - b * score_r**2).sum()
     lengths = settings.user_regulariser * (p_ud**2).sum() + settings.item_regulariser * (q_bd**2).sum()
     return b * all_pairs + rated + lengths / 2
-
-
-def _list_pairs(start_a: Ints, rows_b: Ints) -> tuple[Ints, Ints]:
-    """Return the pairs in some rows, and each pair's row.
-
-    The row is its number within `rows_b`.
-    """
-    column_r, number_r = number_slots(start_a[rows_b + 1] - start_a[rows_b])
-    return start_a[rows_b][column_r] + number_r, column_r
 
 
 # ------------------------------------------------------------------------------------ GMF

@@ -18,18 +18,10 @@ from pydantic import Field, model_validator
 from recbench_spark.core.arrays import Bools, Floats, Floats32, Ints
 from recbench_spark.errors import ConfigError, DivergedError
 from recbench_spark.models.fold_in_settings import ConfidenceFoldIn, FoldInSettings, PairFoldIn, RidgeFoldIn
+from recbench_spark.models.rating import interface
 from recbench_spark.models.rating.blocks import DrawKey, FactorSide, Grouped, Prior, draw_side, group
 from recbench_spark.models.rating.gibbs import row_sums
-from recbench_spark.models.rating.interface import (
-    REAL,
-    VECTORS,
-    Fit,
-    RatingModelConfig,
-    Ratings,
-    RatingSettings,
-    WatchedErrors,
-    finish_fit,
-)
+from recbench_spark.models.rating.interface import Fit, Ratings
 from recbench_spark.models.rating.normals import normal_table
 from recbench_spark.models.rating.sgd import RatingFactorModel
 from recbench_spark.models.rating.simd import pad_dims, zero_rows
@@ -38,7 +30,7 @@ FIXING_RIDGE = 1e30
 """Prior precision which keeps a bias at 0."""
 
 
-class AlsSettings(RatingSettings):
+class AlsSettings(interface.RatingSettings):
     """Settings of ALS-WR, matrix factorisation with biases.
 
     `regulariser` counts once per rating in a row, for its factors and its bias.
@@ -59,14 +51,14 @@ class AlsSettings(RatingSettings):
         return RidgeFoldIn(self.regulariser, self.regulariser)
 
 
-class AlsWrModel(AlsSettings, RatingModelConfig):
+class AlsWrModel(AlsSettings, interface.RatingModelConfig):
     """ALS with weighted regularisation and biases, in one process."""
 
-    revised: ClassVar[tuple[str, ...]] = VECTORS
+    revised: ClassVar[tuple[str, ...]] = interface.VECTORS
     kind: Literal["als_wr"]
 
 
-class ImplicitAlsSettings(RatingSettings):
+class ImplicitAlsSettings(interface.RatingSettings):
     """Settings of iALS, which learns from pairs without their ratings.
 
     Attributes:
@@ -91,13 +83,13 @@ class ImplicitAlsSettings(RatingSettings):
         return PairFoldIn(self.unobserved_weight, self.regulariser, self.frequency, items, threshold)
 
 
-class ImplicitAlsMfModel(ImplicitAlsSettings, RatingModelConfig):
+class ImplicitAlsMfModel(ImplicitAlsSettings, interface.RatingModelConfig):
     """ALS over all pairs, for ranking: iALS."""
 
     kind: Literal["implicit_als"]
 
 
-class ProductAlsSettings(RatingSettings):
+class ProductAlsSettings(interface.RatingSettings):
     """Settings of ALS for products alone, as in Spark MLlib.
 
     Names and objective are MLlib's.
@@ -138,7 +130,7 @@ class ProductAlsSettings(RatingSettings):
         return RidgeFoldIn(self.regularization, frequency=self.frequency)
 
 
-class AlsModel(ProductAlsSettings, RatingModelConfig):
+class AlsModel(ProductAlsSettings, interface.RatingModelConfig):
     """Alternating least squares of products, with MLlib's objective.
 
     The model learns confidence in pairs, or ratings. With `implicit` it equals `implicit_als` with
@@ -188,7 +180,7 @@ def fit_als(
     mean = float(train.ratings_r.mean())
     targets_r = (train.ratings_r - mean).astype(np.float32)
     sides, groups = _start(train, settings.dims, settings.init_sd, seed, targets_r)
-    errors = WatchedErrors(watched)
+    errors = interface.WatchedErrors(watched)
     for _ in range(settings.sweeps):
         for at in (0, 1):
             count_a = np.diff(groups[at].starts_a)
@@ -223,8 +215,8 @@ def fit_implicit_als(
     ]
     for at in (0, 1) * settings.sweeps:
         _solve_side(sides, groups, at, _product_prior(sides, at, settings.dims, weight, ridges), threads)
-    model = dataclasses.replace(_model(sides, settings.dims, 0.0, train), scale=np.array(REAL))
-    return finish_fit(model, watched, settings.sweeps)
+    model = dataclasses.replace(_model(sides, settings.dims, 0.0, train), scale=np.array(interface.REAL))
+    return interface.finish_fit(model, watched, settings.sweeps)
 
 
 def fit_product_als(
@@ -255,12 +247,14 @@ def fit_product_als(
         _solve_side(sides, groups, at, _product_prior(sides, at, settings.rank, weight, ridges), threads)
     if not all(np.isfinite(side.factors).all() for side in sides):
         raise DivergedError("als: vectors are not finite", "regularization above 0")
-    mean, scale = (0.0, REAL) if settings.implicit else (float(train.ratings_r.mean()), train.scale)
+    mean, scale = (
+        (0.0, interface.REAL) if settings.implicit else (float(train.ratings_r.mean()), train.scale)
+    )
     b_u, b_i = (np.zeros(len(count_a)) for count_a in counts)
     p, q = (side.factors[:-1, : settings.rank].copy() for side in sides)
     rated_u, rated_i = (count_a > 0 for count_a in counts)
     model = ProductModel(0.0, b_u, b_i, p, q, np.array(scale), mean, rated_u, rated_i)
-    return finish_fit(model, watched, settings.iterations)
+    return interface.finish_fit(model, watched, settings.iterations)
 
 
 def _product_prior(

@@ -27,16 +27,9 @@ from pydantic import Field
 from recbench_spark.core.arrays import Floats, Floats32, Ints, Ints32
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import ConfigError, DataError
-from recbench_spark.models.rating import blocks, gibbs
+from recbench_spark.models.rating import blocks, gibbs, interface
 from recbench_spark.models.rating.blocks import FactorSide, Grouped
-from recbench_spark.models.rating.interface import (
-    Fit,
-    RatingModelConfig,
-    Ratings,
-    RatingSettings,
-    indices_with_unseen,
-    rmse,
-)
+from recbench_spark.models.rating.interface import Fit, Ratings
 from recbench_spark.models.rating.normals import as_unsigned, draw_state, normal_table
 from recbench_spark.models.rating.simd import dot_rows, pad_dims, zero_rows
 
@@ -49,7 +42,7 @@ NOISE, START = 100, 200
 """Purposes of random draws: each has draws of its own."""
 
 
-class BayesianSettings(RatingSettings):
+class BayesianSettings(interface.RatingSettings):
     """Settings of the Gibbs sampler.
 
     Attributes:
@@ -82,7 +75,7 @@ class BayesianSettings(RatingSettings):
     noise_rate: Annotated[float, Field(gt=0)] = 0.5
 
 
-class BayesianMfModel(BayesianSettings, RatingModelConfig):
+class BayesianMfModel(BayesianSettings, interface.RatingModelConfig):
     """Bayesian matrix factorisation by Gibbs sampling.
 
     Its `features` make it timeSVD, SVD++ or a similar model.
@@ -126,8 +119,8 @@ class BayesianModel:
         """
         if not len(self.biases_u):
             raise DataError("the model has kept no samples", "set keep, or watch the pairs during the fit")
-        users = indices_with_unseen(users_p, self.biases_u.shape[1] - 1, "user")
-        items = indices_with_unseen(items_p, self.biases_i.shape[1] - 1, "item")
+        users = interface.indices_with_unseen(users_p, self.biases_u.shape[1] - 1, "user")
+        items = interface.indices_with_unseen(items_p, self.biases_i.shape[1] - 1, "item")
         pairs = _PredictedPairs(
             users, items, day_rows(self.days_t, times_p, len(users)), (self.mean, self.spread), self.scale
         )
@@ -334,8 +327,13 @@ def fit_bayesian(
         if number >= settings.burn_in:
             follower.add(sampler)
         if number - settings.burn_in in wanted:
-            stored.append(_copy_sides(sampler, settings.dims))
-    tables = [np.stack(tables) for tables in zip(*stored, strict=True)] if stored else _no_samples()
+            sides = sampler.sides()
+            stored.append(
+                [x for s in sides for x in (s.factors[:, : settings.dims].copy(), s.biases.copy())]
+            )
+    tables = [np.stack(tables) for tables in zip(*stored, strict=True)]
+    if not stored:
+        tables = [np.zeros((0, 1, 1) if n % 2 == 0 else (0, 1), np.float32) for n in range(6)]
     model = BayesianModel(sampler.mean, sampler.spread, np.array(train.scale), days_t, *tables)
     return Fit(model, np.array(follower.rmse_s), follower.mean(), settings.burn_in + settings.samples)
 
@@ -408,8 +406,8 @@ class _RunningMean:
         self.watched, self.count, self.rmse_s = watched, 0, list[float]()
         self.total = np.zeros(0 if watched is None else len(watched))
         if watched is not None:
-            users = indices_with_unseen(watched.users_r, train.n_users, "user")
-            items = indices_with_unseen(watched.items_r, train.n_items, "item")
+            users = interface.indices_with_unseen(watched.users_r, train.n_users, "user")
+            items = interface.indices_with_unseen(watched.items_r, train.n_items, "item")
             days = day_rows(days_t, watched.times_r, len(watched))
             self.pairs = _PredictedPairs(
                 users, items, days, (sampler.mean, sampler.spread), np.array(train.scale)
@@ -420,7 +418,7 @@ class _RunningMean:
         self.count += 1
         if self.watched is not None:
             self.total += self.pairs.scores(sampler.sides(), sampler.threads)
-            self.rmse_s.append(rmse(self.mean(), self.watched.ratings_r))
+            self.rmse_s.append(interface.rmse(self.mean(), self.watched.ratings_r))
 
     def mean(self) -> Floats:
         """Return (p,) the mean over the samples so far."""
@@ -475,14 +473,3 @@ def _whole_vectors(factors: Floats32) -> Floats32:
     """Return rows as `simd` reads them: contiguous and padded."""
     more = pad_dims(factors.shape[1]) - factors.shape[1]
     return np.ascontiguousarray(np.pad(factors, ((0, 0), (0, more))) if more else factors)
-
-
-def _copy_sides(sampler: Sampler, dims: int) -> list[Floats32]:
-    """Copy factors and biases on each side, without the padding."""
-    return [
-        table for side in sampler.sides() for table in (side.factors[:, :dims].copy(), side.biases.copy())
-    ]
-
-
-def _no_samples() -> list[Floats32]:
-    return [np.zeros((0, 1, 1) if n % 2 == 0 else (0, 1), np.float32) for n in range(6)]

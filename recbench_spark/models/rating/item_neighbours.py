@@ -18,21 +18,15 @@ from scipy import sparse
 from recbench_spark.core.arrays import Floats, Floats32, Ints
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import DataError
-from recbench_spark.models.rating.interface import (
-    UNSEEN,
-    Fit,
-    RatingModelConfig,
-    Ratings,
-    RatingSettings,
-    WatchedErrors,
-)
+from recbench_spark.models.rating import interface
+from recbench_spark.models.rating.interface import Fit, Ratings
 from recbench_spark.models.rating.means import MeansSettings, RatingMeans, fit_deviations
 
 LARGEST = 40_000
 """Largest number of items: their similarities fill one float32 matrix with 6.4 GB."""
 
 
-class ItemNeighboursSettings(RatingSettings):
+class ItemNeighboursSettings(interface.RatingSettings):
     """Settings: the number of neighbours, and shrinkage."""
 
     kind: Literal["item_neighbours"] = "item_neighbours"
@@ -46,7 +40,7 @@ class ItemNeighboursSettings(RatingSettings):
     """Pseudo-ratings at the overall mean added to each item's ratings."""
 
 
-class ItemNeighboursModel(ItemNeighboursSettings, RatingModelConfig):
+class ItemNeighboursModel(ItemNeighboursSettings, interface.RatingModelConfig):
     """Item neighbours, for ratings."""
 
     kind: Literal["item_neighbours"]
@@ -87,7 +81,9 @@ class ItemNeighbours:
         """
         centre = RatingMeans(self.mean, self.bias_u, self.bias_i, self.scale)
         predicted_p = centre.baseline(users_p, items_p)
-        seen = np.flatnonzero((np.asarray(users_p) != UNSEEN) & (np.asarray(items_p) != UNSEEN))
+        seen = np.flatnonzero(
+            (np.asarray(users_p) != interface.UNSEEN) & (np.asarray(items_p) != interface.UNSEEN)
+        )
         users, items = np.asarray(users_p)[seen], np.asarray(items_p)[seen]
         history = (self.starts_u, self.items_r, self.left_r)
         predicted_p[seen] += _predict_deviation(users, items, history, self.similarity_ij, self.neighbours)
@@ -123,7 +119,7 @@ def fit_item_neighbours(
     biases = centre.mean, centre.bias_u, centre.bias_i
     history = starts_u, items_r, left_r
     model = ItemNeighbours(*biases, *history, similarity, settings.neighbours, np.array(train.scale))
-    errors = WatchedErrors(watched)
+    errors = interface.WatchedErrors(watched)
     errors.measure(model)
     return errors.finish(model, 1)
 

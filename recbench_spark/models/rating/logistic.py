@@ -18,14 +18,8 @@ from pydantic import Field
 from recbench_spark.core.arrays import Floats32, Ints
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import DivergedError
-from recbench_spark.models.rating.interface import (
-    MAX_RATE,
-    Fit,
-    RatingModelConfig,
-    Ratings,
-    RatingSettings,
-    finish_fit,
-)
+from recbench_spark.models.rating import interface
+from recbench_spark.models.rating.interface import Fit, Ratings
 from recbench_spark.models.rating.normals import as_unsigned, draw_state, normal_table, uniform
 from recbench_spark.models.rating.sgd import RatingFactorModel
 from recbench_spark.models.rating.shuffling import hash_order, permutation
@@ -35,7 +29,7 @@ NEGATIVES = 3
 """Purpose for draws of negatives; 0 and 1 draw the factors at the start."""
 
 
-class LogisticSettings(RatingSettings):
+class LogisticSettings(interface.RatingSettings):
     """Settings of logistic matrix factorisation."""
 
     kind: Literal["logistic_mf"] = "logistic_mf"
@@ -45,7 +39,7 @@ class LogisticSettings(RatingSettings):
     """Passes over the pairs."""
     negatives: Annotated[int, Field(ge=1, le=1000)] = 8
     """Items drawn for each pair, uniformly from all items."""
-    rate: Annotated[float, Field(gt=0, le=MAX_RATE)] = 0.002
+    rate: Annotated[float, Field(gt=0, le=interface.MAX_RATE)] = 0.002
     """Learning rate."""
     regulariser: Annotated[float, Field(ge=0)] = 0.005
     """Weight of squared lengths."""
@@ -53,7 +47,7 @@ class LogisticSettings(RatingSettings):
     """Standard deviation of the factors at the start."""
 
 
-class LogisticMfModel(LogisticSettings, RatingModelConfig):
+class LogisticMfModel(LogisticSettings, interface.RatingModelConfig):
     """Logistic matrix factorisation with drawn negatives, for ranking."""
 
     kind: Literal["logistic_mf"]
@@ -90,7 +84,7 @@ def fit_logistic(
     biases = learnt.b_u.astype(np.float64), learnt.b_i.astype(np.float64)
     factors = learnt.p_ud[:, :d].copy(), learnt.q_id[:, :d].copy()
     model = RatingFactorModel(float(learnt.bias[0]), *biases, *factors, real)
-    return finish_fit(model, watched, settings.epochs)
+    return interface.finish_fit(model, watched, settings.epochs)
 
 
 def start(train: Ratings, settings: LogisticSettings, seed: int) -> Logistic:

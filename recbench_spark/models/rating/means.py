@@ -16,18 +16,12 @@ import numpy as np
 from pydantic import Field
 
 from recbench_spark.core.arrays import Floats, Ints
-from recbench_spark.models.rating.interface import (
-    Fit,
-    Ratings,
-    RatingSettings,
-    WatchedErrors,
-    add_unseen_row,
-    indices_with_unseen,
-)
+from recbench_spark.models.rating import interface
+from recbench_spark.models.rating.interface import Fit, Ratings
 from recbench_spark.models.settings import ModelConfig
 
 
-class MeansSettings(RatingSettings):
+class MeansSettings(interface.RatingSettings):
     """Settings: which means, in which order, and their shrinkage.
 
     Shrinkage counts ratings at the overall mean.
@@ -69,10 +63,12 @@ class RatingMeans:
 
     def baseline(self, users_p: Ints, items_p: Ints) -> Floats:
         """Return (p,) the same sum, not clipped."""
-        users = indices_with_unseen(users_p, len(self.bias_u), "user")
-        items = indices_with_unseen(items_p, len(self.bias_i), "item")
+        users = interface.indices_with_unseen(users_p, len(self.bias_u), "user")
+        items = interface.indices_with_unseen(items_p, len(self.bias_i), "item")
         return np.asarray(
-            self.mean + add_unseen_row(self.bias_u)[users] + add_unseen_row(self.bias_i)[items]
+            self.mean
+            + interface.add_unseen_row(self.bias_u)[users]
+            + interface.add_unseen_row(self.bias_i)[items]
         )
 
 
@@ -81,7 +77,7 @@ def fit_means(
 ) -> Fit:
     """Fit the training means; neither seed nor threads matter."""
     model = fit_deviations(train, settings)
-    errors = WatchedErrors(watched)
+    errors = interface.WatchedErrors(watched)
     errors.measure(model)
     return errors.finish(model, 1)
 
@@ -95,15 +91,11 @@ def fit_deviations(train: Ratings, settings: MeansSettings) -> RatingMeans:
     shrinkage = {"users": settings.user_shrinkage, "items": settings.item_shrinkage}
     for side in settings.means.split("_"):
         if side != "global":
-            bias[side] = _shrink_means(rows[side], left_r, len(bias[side]), shrinkage[side])
+            sums = np.bincount(rows[side], left_r, minlength=len(bias[side]))
+            counts = np.bincount(rows[side], minlength=len(bias[side]))
+            bias[side] = sums / np.maximum(counts + shrinkage[side], np.finfo(np.float64).tiny)
             left_r = left_r - bias[side][rows[side]]
     return RatingMeans(mean, bias["users"], bias["items"], np.array(train.scale))
-
-
-def _shrink_means(rows_r: Ints, left_r: Floats, size: int, shrinkage: float) -> Floats:
-    """Return sum / (n + k) for each row; 0 without ratings."""
-    sums, counts = np.bincount(rows_r, left_r, minlength=size), np.bincount(rows_r, minlength=size)
-    return np.asarray(sums / np.maximum(counts + shrinkage, np.finfo(np.float64).tiny))
 
 
 class MeansModel(MeansSettings, ModelConfig):

@@ -23,28 +23,13 @@ from recbench_spark.core.arrays import Floats, Floats32, Ints
 from recbench_spark.core.compiling import compile_kernel, readonly
 from recbench_spark.core.threads import use_one_thread
 from recbench_spark.errors import DivergedError
-from recbench_spark.models.rating.adam_factors import (
-    ITEMS,
-    NEGATIVES,
-    USERS,
-    WEIGHTS,
-    AdamSettings,
-    PairSampler,
-    make_generator,
-)
-from recbench_spark.models.rating.interface import (
-    Fit,
-    RatingModelConfig,
-    Ratings,
-    add_unseen_row,
-    finish_fit,
-    indices_with_unseen,
-)
+from recbench_spark.models.rating import adam_factors, interface
+from recbench_spark.models.rating.interface import Fit, Ratings
 
 if TYPE_CHECKING:
     import torch
 
-NETWORK_USERS, NETWORK_ITEMS, FIRST_LAYER = range(NEGATIVES + 1, NEGATIVES + 4)
+NETWORK_USERS, NETWORK_ITEMS, FIRST_LAYER = range(adam_factors.NEGATIVES + 1, adam_factors.NEGATIVES + 4)
 """Purposes of random draws beside those in `adam_factors`; layer l draws with FIRST_LAYER + l."""
 
 TILE = 128
@@ -54,7 +39,7 @@ Width = Annotated[int, Field(ge=1, le=4096)]
 Batch = tuple[Ints, Ints, Floats32]
 
 
-class MlpSettings(AdamSettings):
+class MlpSettings(adam_factors.AdamSettings):
     """Settings of MLP; the published study's values are the defaults.
 
     Attributes:
@@ -89,13 +74,13 @@ class NeumfSettings(MlpSettings):
     """Length of the vectors whose products are added."""
 
 
-class MlpModel(MlpSettings, RatingModelConfig):
+class MlpModel(MlpSettings, interface.RatingModelConfig):
     """A user-item network with a logistic loss, for ranking."""
 
     kind: Literal["mlp"]
 
 
-class NeumfModel(NeumfSettings, RatingModelConfig):
+class NeumfModel(NeumfSettings, interface.RatingModelConfig):
     """NeuMF: a network plus factor products, for ranking.
 
     The loss is logistic.
@@ -138,9 +123,12 @@ class NetworkModel:
 
         An unseen user or item adds nothing, no constant either.
         """
-        users = indices_with_unseen(users_p, len(self.p_ud), "user")
-        items = indices_with_unseen(items_p, len(self.q_id), "item")
-        tables = [add_unseen_row(table) for table in (self.p_ud, self.q_id, self.first_uh, self.first_ih)]
+        users = interface.indices_with_unseen(users_p, len(self.p_ud), "user")
+        items = interface.indices_with_unseen(items_p, len(self.q_id), "item")
+        tables = [
+            interface.add_unseen_row(table)
+            for table in (self.p_ud, self.q_id, self.first_uh, self.first_ih)
+        ]
         out_p = np.zeros(len(users))
         _score_pairs(_as_inputs(*tables), _as_inputs(self.widths_l, self.weights), users, items, out_p)
         return out_p
@@ -273,7 +261,7 @@ def fit_network(
 
     Raises DivergedError if a number is not finite.
     """
-    sampler = PairSampler(train, settings.batch, settings.negatives, seed)
+    sampler = adam_factors.PairSampler(train, settings.batch, settings.negatives, seed)
     batches = (batch for epoch in range(settings.epochs) for batch in sampler.draw_batches(epoch))
     with use_one_thread():
         network = descend(start_network(train, settings, seed), batches, settings)
@@ -281,7 +269,7 @@ def fit_network(
     tables = (model.p_ud, model.q_id, model.first_uh, model.first_ih, model.weights)
     if not all(np.isfinite(table).all() for table in tables):
         raise DivergedError(f"{settings.kind} diverged", f"lower the rate {settings.rate:g}")
-    return finish_fit(model, watched, settings.epochs)
+    return interface.finish_fit(model, watched, settings.epochs)
 
 
 def start_network(train: Ratings, settings: MlpSettings, seed: int) -> Network:
@@ -292,24 +280,25 @@ def start_network(train: Ratings, settings: MlpSettings, seed: int) -> Network:
     sizes, dims = (train.n_users, train.n_items), getattr(settings, "dims", 0)
     half, last = settings.layers[0] // 2, settings.layers[-1]
     factors = [
-        _draw_normal(rows, dims, settings, seed, at) for rows, at in zip(sizes, (USERS, ITEMS), strict=True)
+        _draw_normal(rows, dims, settings, seed, at)
+        for rows, at in zip(sizes, (adam_factors.USERS, adam_factors.ITEMS), strict=True)
     ]
     places = (NETWORK_USERS, NETWORK_ITEMS)
     vectors = [_draw_normal(rows, half, settings, seed, at) for rows, at in zip(sizes, places, strict=True)]
     layers: list[torch.Tensor] = []
     for at, (before, after) in enumerate(pairwise(settings.layers)):
         layers += [_draw_uniform((after, before), before, seed, FIRST_LAYER + at), _learn(np.zeros(after))]
-    out = _draw_uniform((dims + last,), dims + last, seed, WEIGHTS)
+    out = _draw_uniform((dims + last,), dims + last, seed, adam_factors.WEIGHTS)
     return Network(factors if dims else [], vectors, layers, out, _learn(np.zeros(1)))
 
 
 def _draw_normal(rows: int, dims: int, settings: MlpSettings, seed: int, purpose: int) -> torch.Tensor:
-    return _learn(make_generator(seed, purpose).normal(0, settings.init_sd, (rows, dims)))
+    return _learn(adam_factors.make_generator(seed, purpose).normal(0, settings.init_sd, (rows, dims)))
 
 
 def _draw_uniform(shape: tuple[int, ...], inputs: int, seed: int, purpose: int) -> torch.Tensor:
     bound = np.sqrt(3 / inputs)
-    return _learn(make_generator(seed, purpose).uniform(-bound, bound, shape))
+    return _learn(adam_factors.make_generator(seed, purpose).uniform(-bound, bound, shape))
 
 
 def _learn(table: Floats) -> torch.Tensor:

@@ -19,21 +19,14 @@ from pydantic import Field
 from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import DivergedError
-from recbench_spark.models.rating.interface import (
-    MAX_RATE,
-    VECTORS,
-    Fit,
-    RatingModelConfig,
-    Ratings,
-    RatingSettings,
-    WatchedErrors,
-)
+from recbench_spark.models.rating import interface
+from recbench_spark.models.rating.interface import Fit, Ratings
 from recbench_spark.models.rating.normals import normal_table
 from recbench_spark.models.rating.sgd import RatingFactorModel
 from recbench_spark.models.rating.shuffling import permutation
 
 
-class NsvdSettings(RatingSettings):
+class NsvdSettings(interface.RatingSettings):
     """Settings of NSVD1: one rate and regulariser for all parameters."""
 
     kind: Literal["nsvd1"] = "nsvd1"
@@ -41,7 +34,7 @@ class NsvdSettings(RatingSettings):
     """Factors of an item."""
     epochs: Annotated[int, Field(ge=1)] = 30
     """Passes over the ratings."""
-    rate: Annotated[float, Field(gt=0, le=MAX_RATE)] = 0.005
+    rate: Annotated[float, Field(gt=0, le=interface.MAX_RATE)] = 0.005
     """Learning rate."""
     rate_decay: Annotated[float, Field(gt=0, le=1)] = 0.95
     """Factor on the rate from each epoch to the next."""
@@ -51,10 +44,10 @@ class NsvdSettings(RatingSettings):
     """Standard deviation of the factors at the start."""
 
 
-class Nsvd1Model(NsvdSettings, RatingModelConfig):
+class Nsvd1Model(NsvdSettings, interface.RatingModelConfig):
     """NSVD1: users as sums over their rated items' factors."""
 
-    revised: ClassVar[tuple[str, ...]] = VECTORS
+    revised: ClassVar[tuple[str, ...]] = interface.VECTORS
     kind: Literal["nsvd1"]
 
 
@@ -84,7 +77,7 @@ def fit_nsvd(
     """
     histories, mean = make_histories(train), float(train.ratings_r.mean())
     learnt = start(train, settings, seed)
-    errors = WatchedErrors(watched)
+    errors = interface.WatchedErrors(watched)
     for epoch in range(settings.epochs):
         rate = settings.rate * settings.rate_decay**epoch
         descend(learnt, histories, permutation(train.n_users, seed, epoch), rate, settings.regulariser)

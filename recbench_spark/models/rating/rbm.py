@@ -21,15 +21,8 @@ from pydantic import Field
 from recbench_spark.core.arrays import Floats, Floats32, Ints
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import DataError, DivergedError
-from recbench_spark.models.rating.interface import (
-    MAX_RATE,
-    Fit,
-    RatingModelConfig,
-    Ratings,
-    RatingSettings,
-    WatchedErrors,
-    indices_with_unseen,
-)
+from recbench_spark.models.rating import interface
+from recbench_spark.models.rating.interface import Fit, Ratings
 from recbench_spark.models.rating.normals import as_unsigned, draw_state, normal_table, uniform
 from recbench_spark.models.rating.shuffling import permutation
 
@@ -40,7 +33,7 @@ WEIGHTS, HIDDEN, VISIBLE = range(3)
 """Purposes of random draws: each has draws of its own."""
 
 
-class RbmSettings(RatingSettings):
+class RbmSettings(interface.RatingSettings):
     """Settings of the restricted Boltzmann machine."""
 
     kind: Literal["rbm"] = "rbm"
@@ -48,7 +41,7 @@ class RbmSettings(RatingSettings):
     """Hidden units."""
     epochs: Annotated[int, Field(ge=1)] = 30
     """Passes over the ratings."""
-    rate: Annotated[float, Field(gt=0, le=MAX_RATE)] = 0.005
+    rate: Annotated[float, Field(gt=0, le=interface.MAX_RATE)] = 0.005
     """Learning rate."""
     rate_decay: Annotated[float, Field(gt=0, le=1)] = 0.95
     """Factor on the rate from each epoch to the next."""
@@ -58,7 +51,7 @@ class RbmSettings(RatingSettings):
     """Standard deviation of the weights at the start."""
 
 
-class RbmModel(RbmSettings, RatingModelConfig):
+class RbmModel(RbmSettings, interface.RatingModelConfig):
     """A restricted Boltzmann machine."""
 
     kind: Literal["rbm"]
@@ -108,8 +101,8 @@ class Rbm:
 
         For an unseen item it is the mean of all ratings.
         """
-        users = indices_with_unseen(users_p, len(self.hidden_ud) - 1, "user")
-        items = indices_with_unseen(items_p, len(self.b_ik), "item")
+        users = interface.indices_with_unseen(users_p, len(self.hidden_ud) - 1, "user")
+        items = interface.indices_with_unseen(items_p, len(self.b_ik), "item")
         return np.asarray(
             _predict_levels(
                 users, items, self.levels_k, self.w_ikd, self.b_ik, self.hidden_ud, self.prior_k
@@ -132,7 +125,7 @@ def fit_rbm(
             f"round the ratings to at most {MOST_LEVELS} levels, or use another model",
         )
     visible, machine = make_visible(train, levels_k), start(train, levels_k, settings, seed)
-    errors = WatchedErrors(watched)
+    errors = interface.WatchedErrors(watched)
     for epoch in range(settings.epochs):
         order_u = permutation(train.n_users, seed, epoch)
         rate = settings.rate * settings.rate_decay**epoch

@@ -29,6 +29,7 @@ from recbench_spark.models.rating.interface import (
     RatingModelConfig,
     Ratings,
     RatingSettings,
+    WatchedErrors,
     add_unseen_row,
     finish_fit,
     in_blocks,
@@ -259,7 +260,11 @@ def fit_sgd(
     for epoch in range(settings.epochs):
         if settings.order == "shuffled":
             shuffle(triples, seed, epoch)
-        _check(run_epoch(parameters, triples, settings, epoch), settings, epoch)
+        if not math.isfinite(run_epoch(parameters, triples, settings, epoch)):
+            raise DivergedError(
+                f"the descent diverged in epoch {epoch + 1}: its errors are no longer finite",
+                f"lower the learning rates, now {settings.rates}, or init_sd",
+            )
         if monitor.should_stop(parameters, epoch):
             break
     return monitor.result()
@@ -312,14 +317,6 @@ def _descend(
     return squares
 
 
-def _check(squares: float, settings: SgdSettings, epoch: int) -> None:
-    if not math.isfinite(squares):
-        raise DivergedError(
-            f"the descent diverged in epoch {epoch + 1}: its errors are no longer finite",
-            f"lower the learning rates, now {settings.rates}, or init_sd",
-        )
-
-
 def _split_for_stopping(train: Ratings, settings: SgdSettings, seed: int) -> tuple[Ratings, Ratings | None]:
     """Return the ratings to learn from, and those for stopping."""
     if settings.stopping is None:
@@ -355,20 +352,19 @@ class _EpochMonitor:
         self.settings, self.centre, self.scale = settings, centre, train.scale
         self.seen_u = np.bincount(train.users_r, minlength=train.n_users) > 0
         self.seen_i = np.bincount(train.items_r, minlength=train.n_items) > 0
-        self.watched, self.stopping = watched, stopping
-        self.rmse_s: list[float] = []
-        self.watched_p = np.zeros(0)
+        self.errors, self.stopping = WatchedErrors(watched), stopping
         self.best: RatingFactorModel | None = None
         self.least, self.best_epoch, self.epoch = math.inf, 0, 0
 
     def should_stop(self, parameters: Parameters, epoch: int) -> bool:
         """Measure the parameters after an epoch; return true to stop."""
         self.epoch, last = epoch, epoch + 1 == self.settings.epochs
-        if self.watched is None and self.stopping is None and not last:
+        if self.errors.watched is None and self.stopping is None and not last:
             return False
-        model = self._model(parameters)
-        self._watch(model)
-        error = self._error(model)
+        model, error, held = self._model(parameters), 0.0, self.stopping
+        self.errors.measure(model)
+        if held is not None:
+            error = rmse(model.predict(held.users_r, held.items_r), held.ratings_r)
         if error < self.least or self.stopping is None:
             self.least, self.best, self.best_epoch = error, model, epoch
         patience = self.settings.stopping.patience if self.settings.stopping else math.inf
@@ -377,19 +373,8 @@ class _EpochMonitor:
     def result(self) -> Fit:
         """Return the best epoch's model."""
         assert self.best is not None
-        if self.watched is not None:
-            self.watched_p = self.best.predict(self.watched.users_r, self.watched.items_r)
-        return Fit(self.best, np.array(self.rmse_s), self.watched_p, self.epoch + 1)
-
-    def _watch(self, model: RatingFactorModel) -> None:
-        if self.watched is not None:
-            predicted = model.predict(self.watched.users_r, self.watched.items_r)
-            self.rmse_s.append(rmse(predicted, self.watched.ratings_r))
-
-    def _error(self, model: RatingFactorModel) -> float:
-        if self.stopping is None:
-            return 0.0
-        return rmse(model.predict(self.stopping.users_r, self.stopping.items_r), self.stopping.ratings_r)
+        fitted = finish_fit(self.best, self.errors.watched, self.epoch + 1)
+        return fitted._replace(rmse_s=np.array(self.errors.rmse_s))
 
     def _model(self, parameters: Parameters) -> RatingFactorModel:
         """Copy without padding; rows without ratings get zero factors."""

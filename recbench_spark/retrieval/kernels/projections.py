@@ -90,23 +90,6 @@ def _pack_bits(
             tokens_nb[n, b] = token
 
 
-def collision_probability(cosine: Floats, bits: int) -> Floats:
-    """Return the probability of an equal token at this cosine."""
-    return (1.0 - np.arccos(np.clip(cosine, -1.0, 1.0)) / np.pi) ** bits
-
-
-def candidate_probability(cosine: Floats, *, bits: int, bands: int, least: int) -> Floats:
-    """Return the probability that two vectors share enough tokens.
-
-    Enough are those of `least` bands. The probability is sum_{j >= least} C(L, j) p^j (1 - p)^(L - j) with
-    p from `collision_probability`.
-    """
-    from scipy.stats import binom  # noqa: PLC0415 (two seconds that few need)
-
-    chance: Floats = binom.sf(least - 1, bands, collision_probability(cosine, bits))
-    return chance
-
-
 def choose_longest(length_i: Floats, share: float) -> Bools:
     """Return a mask over the share of items with longest vectors.
 

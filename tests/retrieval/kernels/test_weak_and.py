@@ -12,9 +12,7 @@ from scipy import stats
 
 from recbench_spark.errors import ConfigError
 from recbench_spark.retrieval.kernels.projections import (
-    candidate_probability,
     choose_longest,
-    collision_probability,
     make_projections,
     make_tokens,
 )
@@ -139,6 +137,16 @@ def test_tokens_are_the_signs_of_exact_products() -> None:
         np.testing.assert_array_equal(np.concatenate(pieces), tokens)
 
 
+def collision_probability(cosine: float, bits: int) -> float:
+    """The probability of an equal token at this cosine."""
+    return float((1.0 - np.arccos(cosine) / np.pi) ** bits)
+
+
+def candidate_probability(cosine: float, *, bits: int, bands: int, least: int) -> float:
+    """The probability that two vectors share tokens in at least `least` bands."""
+    return float(stats.binom.sf(least - 1, bands, collision_probability(cosine, bits)))
+
+
 def test_collisions_and_candidates_follow_the_binomial() -> None:
     """One pair a draw, since pairs of one draw are not independent: 200 draws, three sigma."""
     draws, bits, bands, least = 200, 4, 10, 3
@@ -148,18 +156,18 @@ def test_collisions_and_candidates_follow_the_binomial() -> None:
         for seed in range(draws):
             tokens = make_tokens(pair, make_projections(2, bands=bands, bits=bits, seed=seed))
             same[seed] = tokens[0] == tokens[1]
-        p = float(collision_probability(np.array(cosine), bits))
+        p = collision_probability(cosine, bits)
         assert p == pytest.approx((1 - np.arccos(cosine) / np.pi) ** bits)
         assert abs(same.mean() - p) < 3 * np.sqrt(p * (1 - p) / same.size)
-        q = float(candidate_probability(np.array(cosine), bits=bits, bands=bands, least=least))
+        q = candidate_probability(cosine, bits=bits, bands=bands, least=least)
         assert q == pytest.approx(sum(stats.binom.pmf(j, bands, p) for j in range(least, bands + 1)))
         assert abs((same.sum(1) >= least).mean() - q) < 3 * np.sqrt(q * (1 - q) / draws)
 
 
 def test_probabilities_of_a_band_by_hand() -> None:
     """A right angle agrees in one bit of two: (1/2)^3; at least one of two bands: 1 - (7/8)^2 = 15/64."""
-    assert collision_probability(np.array(0.0), 3) == pytest.approx(1 / 8)
-    assert candidate_probability(np.array(0.0), bits=3, bands=2, least=1) == pytest.approx(15 / 64)
+    assert collision_probability(0.0, 3) == pytest.approx(1 / 8)
+    assert candidate_probability(0.0, bits=3, bands=2, least=1) == pytest.approx(15 / 64)
 
 
 def test_the_longest_items_are_always_candidates() -> None:
