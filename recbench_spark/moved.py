@@ -36,7 +36,7 @@ MOVED = {
     "runtime.compile_kernels": "night.compile_kernels",
     "simulation.auction_log": "auctions.auction_log",
     "simulation.replay": "auctions.replay",
-    "training.behaviour": "models.adapters.behaviour",
+    "training.behaviour": "models.adapters.model_adapter",
     "training.model_adapter": "models.adapters.model_adapter",
     "training.split_data": "models.adapters.split_data",
 }

@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -155,7 +156,7 @@ def _start_process(job: Job) -> subprocess.Popen[bytes]:
     assert child.stdin is not None
     with suppress(BrokenPipeError), child.stdin as pipe:  # the process may have ended already
         pipe.write(json.dumps(sys.path).encode() + b"\n")
-        pickle.dump(_Start(job, os.getpid()), pipe)
+        pickle.dump(partial(_start, job, os.getpid()), pipe)
     return child
 
 
@@ -223,16 +224,10 @@ def parse_result(result: dict[str, Any]) -> FitResult:
 # ------------------------------------------------------------------------------- in each process
 
 
-@dataclass(frozen=True)
-class _Start:
-    """First action in a process: watch the parent, run the job."""
-
-    job: Job
-    parent: int
-
-    def __call__(self) -> None:
-        threading.Thread(target=watch_parent, args=(self.parent,), daemon=True).start()
-        run_job(self.job)
+def _start(job: Job, parent: int) -> None:
+    """Watch the parent, and run the job: a process begins so."""
+    threading.Thread(target=watch_parent, args=(parent,), daemon=True).start()
+    run_job(job)
 
 
 def watch_parent(parent: int) -> None:

@@ -111,19 +111,14 @@ class SplitData:
 
         Item numbers depend on no other row.
         """
-        size, whole = self._training_counts
+        facts = self.open_items().each(("item_id", "n_train"), _find_trained)
+        size, whole = sum(n for n, _ in facts), all(whole for _, whole in facts)
         if size == self.n_items:
             return self.known_items
         numeric = True if whole and not self.typed_ids else None
         rows = self.known_items.rows
         named = SharedRows(f"{rows.key}-trained-{'numbers' if numeric else 'index'}", rows.files)
         return KnownItems(named, size, numeric, trained=True)
-
-    @cached_property
-    def _training_counts(self) -> tuple[int, bool]:
-        """Number of trained items; true if all ids are integers."""
-        facts = self.open_items().each(("item_id", "n_train"), _find_trained)
-        return sum(n for n, _ in facts), all(whole for _, whole in facts)
 
     def choose_items(self, settings: ModelConfig) -> KnownItems:
         """Return the items a fit has vectors for.

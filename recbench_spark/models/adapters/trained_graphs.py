@@ -308,7 +308,7 @@ def read_test_edges(data: SplitData, graph: Graph) -> tuple[Ints, Ints]:
     user_e = np.repeat(np.arange(len(tested)), np.diff(offsets))
     user_p, item_p = np.unique(np.stack([user_e, item_e]), axis=1)
     query = find_dense_ids(graph, tested.column("user_id"), 0)[user_p]
-    item = find_dense_items(data.known_items, graph, 1)[item_p]
+    item = find_dense_ids(graph, as_text(data.known_items.ids()), 1)[item_p]
     known = (query >= 0) & (item >= 0)
     return query[known], item[known]
 
@@ -348,7 +348,7 @@ class PinSageAdapter(TrainedGraphModels):
         training = open_training_graph(data, source, settings.over(None), sampling, settings.name)
         known = data.training_catalogue
         pairs, users = factor_models.read_pairs(data, known)
-        dense = find_dense_items(known, training.graph, 0)
+        dense = find_dense_ids(training.graph, as_text(known.ids()), 0)
         examples = make_pair_examples(pairs, dense, training.graph.nodes, settings)
         if settings.watch:
             query, item = pair_test_items(
@@ -385,14 +385,6 @@ class PinSageAdapter(TrainedGraphModels):
             f"{self.settings.hard_ranks[1]:,} others and take the same share of what they reach"
         )
         return bands._replace(node=bands.node - np.uint32(first))
-
-
-def find_dense_items(known: KnownItems, graph: Graph, side: int) -> Ints:
-    """Return each item's dense id in the graph, (items,).
-
-    An id is -1 if its side lacks the item.
-    """
-    return find_dense_ids(graph, as_text(known.ids()), side)
 
 
 def find_dense_ids(graph: Graph, ids: pa.Array | pa.ChunkedArray, side: int) -> Ints:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -57,19 +57,8 @@ class GradientModel(ModelConfig):
 
     def plan(self) -> TrainingPlan:
         """Return the settings as the training loop takes them."""
-        return TrainingPlan(
-            self.epochs,
-            self.batch,
-            self.rate,
-            self.warm_up,
-            self.decay,
-            self.patience,
-            self.seed,
-            every=self.every,
-            weight_decay=self.weight_decay,
-            device=self.device,
-            examples=self.examples,
-        )
+        shared = {field.name for field in fields(TrainingPlan)} - {"ahead"}
+        return TrainingPlan(**{name: getattr(self, name) for name in shared})
 
 
 class FittedModel(GradientModel):

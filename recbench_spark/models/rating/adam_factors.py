@@ -1,8 +1,7 @@
-"""Factor models fitted by Adam: WMF and GMF.
+"""Factor models fitted by Adam: WMF, which weighs all pairs; and batches with drawn negatives.
 
-WMF weighs all pairs, GMF draws negatives. By default both learn from every rated pair, as the published
-study of 104 models did, and rank by vector products. Only the fit imports torch, so settings are read
-without it.
+By default WMF learns from every rated pair, as the published study of 104 models did, and ranks by vector
+products. Only the fit imports torch, so settings are read without it.
 
 Axes: u users, i items, d dimensions, r ratings, b examples in a batch.
 """
@@ -70,38 +69,10 @@ class WmfSettings(AdamSettings):
     clip: Annotated[float, Field(gt=0)] = 5.0
 
 
-class GmfSettings(AdamSettings):
-    """Settings of generalised matrix factorisation.
-
-    Attributes:
-        batch: rated pairs in a step.
-        negatives: unrated items drawn for each rated pair.
-        regulariser: factor on half the squared vector lengths in a step.
-        init_sd: standard deviation of the vectors at the start.
-    """
-
-    kind: Literal["gmf"] = "gmf"
-    dims: Annotated[int, Field(ge=1, le=1024)] = 50
-    """Number of factors for each user and item."""
-    batch: Annotated[int, Field(ge=1)] = 256
-    negatives: Annotated[int, Field(ge=1, le=1000)] = 4
-    regulariser: Annotated[float, Field(ge=0)] = 0.0
-    init_sd: Annotated[float, Field(gt=0)] = 0.01
-
-
 class WmfModel(WmfSettings, RatingModelConfig):
     """Weighted matrix factorisation by Adam, for ranking."""
 
     kind: Literal["wmf"]
-
-
-class GmfModel(GmfSettings, RatingModelConfig):
-    """Generalised matrix factorisation, for ranking.
-
-    Products have learnt weights and a logistic loss.
-    """
-
-    kind: Literal["gmf"]
 
 
 class RatedPairs(NamedTuple):
@@ -182,64 +153,6 @@ def _wmf_loss(
     rated = (a * (target_r - score_r) ** 2 - b * score_r**2).sum()
     lengths = settings.user_regulariser * (p_ud**2).sum() + settings.item_regulariser * (q_bd**2).sum()
     return b * all_pairs + rated + lengths / 2
-
-
-# ------------------------------------------------------------------------------------ GMF
-
-
-def fit_gmf(
-    train: Ratings, settings: GmfSettings, seed: int, watched: Ratings | None = None, threads: int = 1
-) -> Fit:
-    """Fit GMF on rated pairs and drawn negatives.
-
-    The fit minimises the mean logistic loss of h . (p * q) + c. The users' vectors absorb the
-    output weights h, and c is left out: the sigmoid and a constant keep the order. A fit takes one thread,
-    whatever `threads` says.
-
-    Source: He, Liao, Zhang, Nie, Hu and Chua, "Neural collaborative filtering" (WWW 2017), section 3.2.
-
-    Raises DivergedError if a vector is not finite.
-    """
-    import torch  # noqa: PLC0415
-
-    sampler = PairSampler(train, settings.batch, settings.negatives, seed)
-    with use_one_thread():
-        tables = [torch.tensor(table, requires_grad=True) for table in start_gmf(train, settings, seed)]
-        adam = torch.optim.Adam(tables, lr=settings.rate)
-        for epoch in range(settings.epochs):
-            for users_b, items_b, label_b in sampler.draw_batches(epoch):
-                adam.zero_grad()
-                _gmf_loss(tables, users_b, items_b, label_b, settings.regulariser).backward()  # type: ignore[no-untyped-call]
-                adam.step()
-        p_ud, q_id, h_d, _ = (table.detach().numpy().copy() for table in tables)
-    return make_score_fit(train, (p_ud * h_d, q_id), settings.epochs, watched, error=_make_error(settings))
-
-
-def start_gmf(train: Ratings, settings: GmfSettings, seed: int) -> list[Floats32]:
-    """Draw GMF's parameters before the first step.
-
-    The parameters are users (u, d), items (i, d), output weights (d,) within sqrt(3 / d), and the constant
-    (1,).
-    """
-    sides = ((USERS, train.n_users), (ITEMS, train.n_items))
-    tables = [
-        make_generator(seed, at).normal(0, settings.init_sd, (rows, settings.dims)) for at, rows in sides
-    ]
-    bound = np.sqrt(3 / settings.dims)
-    weights_d = make_generator(seed, WEIGHTS).uniform(-bound, bound, settings.dims)
-    return [table.astype(np.float32) for table in (*tables, weights_d, np.zeros(1))]
-
-
-def _gmf_loss(
-    tables: list[torch.Tensor], users_b: Ints, items_b: Ints, label_b: Floats32, regulariser: float
-) -> torch.Tensor:
-    import torch  # noqa: PLC0415
-
-    p_ud, q_id, h_d, c = tables
-    p_bd, q_bd = p_ud[torch.from_numpy(users_b)], q_id[torch.from_numpy(items_b)]
-    score_b = (p_bd * q_bd) @ h_d + c
-    loss = torch.nn.functional.binary_cross_entropy_with_logits(score_b, torch.from_numpy(label_b))
-    return loss + regulariser * ((p_bd**2).sum() + (q_bd**2).sum()) / 2 if regulariser else loss
 
 
 class PairSampler:

@@ -1,7 +1,8 @@
-"""MLP and NeuMF from neural collaborative filtering, fitted by Adam.
+"""GMF, MLP and NeuMF from neural collaborative filtering, fitted by Adam.
 
-MLP is a network over a user and an item; NeuMF adds factor products. Neither is a product of two vectors,
-so they rank by their own scores (`interface.ScoringModel`). Only the fit imports torch.
+GMF weighs factor products, and ranks by vector products. MLP is a network over a user and an item; NeuMF
+adds factor products. Neither is a product of two vectors, so they rank by their own scores
+(`interface.ScoringModel`). Only the fit imports torch.
 
 Source: He, Liao, Zhang, Nie, Hu and Chua, "Neural collaborative filtering" (WWW 2017), section 3.
 
@@ -25,6 +26,7 @@ from recbench_spark.core.threads import use_one_thread
 from recbench_spark.errors import DivergedError
 from recbench_spark.models.rating import adam_factors, interface
 from recbench_spark.models.rating.interface import Fit, Ratings
+from recbench_spark.models.rating.sgd import make_score_fit
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +39,25 @@ TILE = 128
 
 Width = Annotated[int, Field(ge=1, le=4096)]
 Batch = tuple[Ints, Ints, Floats32]
+
+
+class GmfSettings(adam_factors.AdamSettings):
+    """Settings of generalised matrix factorisation.
+
+    Attributes:
+        batch: rated pairs in a step.
+        negatives: unrated items drawn for each rated pair.
+        regulariser: factor on half the squared vector lengths in a step.
+        init_sd: standard deviation of the vectors at the start.
+    """
+
+    kind: Literal["gmf"] = "gmf"
+    dims: Annotated[int, Field(ge=1, le=1024)] = 50
+    """Number of factors for each user and item."""
+    batch: Annotated[int, Field(ge=1)] = 256
+    negatives: Annotated[int, Field(ge=1, le=1000)] = 4
+    regulariser: Annotated[float, Field(ge=0)] = 0.0
+    init_sd: Annotated[float, Field(gt=0)] = 0.01
 
 
 class MlpSettings(adam_factors.AdamSettings):
@@ -72,6 +93,15 @@ class NeumfSettings(MlpSettings):
     kind: Literal["neumf"] = "neumf"
     dims: Annotated[int, Field(ge=1, le=1024)] = 8
     """Length of the vectors whose products are added."""
+
+
+class GmfModel(GmfSettings, interface.RatingModelConfig):
+    """Generalised matrix factorisation, for ranking.
+
+    Products have learnt weights and a logistic loss.
+    """
+
+    kind: Literal["gmf"]
 
 
 class MlpModel(MlpSettings, interface.RatingModelConfig):
@@ -218,7 +248,7 @@ class Network(NamedTuple):
 
     Attributes:
         factors: factors of the products, (u, d) and (i, d); empty without products.
-        vectors: the network's input vectors for users and items, (u, h) and (i, h).
+        vectors: the network's input vectors for users and items, (u, h) and (i, h); empty without layers.
         layers: weights (after, before) and constants (after,) for each hidden layer, one after the other.
         out: (d + last,) output weights, those of the products first.
         constant: (1,) constant of the output.
@@ -238,16 +268,33 @@ class Network(NamedTuple):
         """Return (b,) scores for pairs, and their vectors' squares summed."""
         import torch  # noqa: PLC0415
 
-        e_bh, f_bh = self.vectors[0][users_b], self.vectors[1][items_b]
-        squares = (e_bh**2).sum() + (f_bh**2).sum()
-        x = torch.cat([e_bh, f_bh], dim=1)
-        for weights, constants in zip(self.layers[::2], self.layers[1::2], strict=True):
-            x = torch.relu(torch.addmm(constants, x, weights.T))
-        if self.factors:
-            p_bd, q_bd = self.factors[0][users_b], self.factors[1][items_b]
-            squares = squares + (p_bd**2).sum() + (q_bd**2).sum()
-            x = torch.cat([p_bd * q_bd, x], dim=1)
-        return x @ self.out + self.constant, squares
+        tables = (*self.vectors, *self.factors)
+        rows = [table[(users_b, items_b)[at % 2]] for at, table in enumerate(tables)]
+        squares = sum(((x**2).sum() for x in rows), start=torch.zeros(()))
+        parts = [rows[-2] * rows[-1]] if self.factors else []
+        if self.vectors:
+            x = torch.cat(rows[:2], dim=1)
+            for weights, constants in zip(self.layers[::2], self.layers[1::2], strict=True):
+                x = torch.relu(torch.addmm(constants, x, weights.T))
+            parts.append(x)
+        return torch.cat(parts, dim=1) @ self.out + self.constant, squares
+
+
+def fit_gmf(
+    train: Ratings, settings: GmfSettings, seed: int, watched: Ratings | None = None, threads: int = 1
+) -> Fit:
+    """Fit GMF on rated pairs and drawn negatives.
+
+    The fit minimises the mean logistic loss of h . (p * q) + c. The users' vectors absorb the
+    output weights h, and c is left out: the sigmoid and a constant keep the order. A fit takes one thread,
+    whatever `threads` says.
+
+    Raises DivergedError if a vector is not finite.
+    """
+    network = train_network(train, settings, seed)
+    p_ud, q_id, h_d = (table.detach().numpy() for table in (*network.factors, network.out))
+    error = DivergedError(f"{settings.kind} diverged", f"lower the rate {settings.rate:g}")
+    return make_score_fit(train, (p_ud * h_d, q_id), settings.epochs, watched, error=error)
 
 
 def fit_network(
@@ -261,44 +308,46 @@ def fit_network(
 
     Raises DivergedError if a number is not finite.
     """
-    sampler = adam_factors.PairSampler(train, settings.batch, settings.negatives, seed)
-    batches = (batch for epoch in range(settings.epochs) for batch in sampler.draw_batches(epoch))
-    with use_one_thread():
-        network = descend(start_network(train, settings, seed), batches, settings)
-    model = make_network_model(network, train)
+    model = make_network_model(train_network(train, settings, seed), train)
     tables = (model.p_ud, model.q_id, model.first_uh, model.first_ih, model.weights)
     if not all(np.isfinite(table).all() for table in tables):
         raise DivergedError(f"{settings.kind} diverged", f"lower the rate {settings.rate:g}")
     return interface.finish_fit(model, watched, settings.epochs)
 
 
-def start_network(train: Ratings, settings: MlpSettings, seed: int) -> Network:
+def train_network(train: Ratings, settings: GmfSettings | MlpSettings, seed: int) -> Network:
+    """Return the parameters after all epochs, on one thread."""
+    sampler = adam_factors.PairSampler(train, settings.batch, settings.negatives, seed)
+    batches = (batch for epoch in range(settings.epochs) for batch in sampler.draw_batches(epoch))
+    with use_one_thread():
+        return descend(start_network(train, settings, seed), batches, settings)
+
+
+def start_network(train: Ratings, settings: GmfSettings | MlpSettings, seed: int) -> Network:
     """Draw the parameters before the first step.
 
-    Vectors are normal, weights lie within sqrt(3 / inputs) (LeCun et al. 1998), and constants are 0.
+    Vectors are normal, weights lie within sqrt(3 / inputs) (LeCun et al. 1998), and constants are 0. GMF
+    has no layers, MLP no products.
     """
-    sizes, dims = (train.n_users, train.n_items), getattr(settings, "dims", 0)
-    half, last = settings.layers[0] // 2, settings.layers[-1]
-    factors = [
-        _draw_normal(rows, dims, settings, seed, at)
-        for rows, at in zip(sizes, (adam_factors.USERS, adam_factors.ITEMS), strict=True)
-    ]
-    places = (NETWORK_USERS, NETWORK_ITEMS)
-    vectors = [_draw_normal(rows, half, settings, seed, at) for rows, at in zip(sizes, places, strict=True)]
+    dims = getattr(settings, "dims", 0)
+    widths: tuple[int, ...] = getattr(settings, "layers", ())
+
+    def draw_vectors(length: int, *purposes: int) -> list[torch.Tensor]:
+        sides = zip((train.n_users, train.n_items), purposes, strict=True)
+        draws = ((rows, adam_factors.make_generator(seed, purpose)) for rows, purpose in sides)
+        return [_learn(draw.normal(0, settings.init_sd, (rows, length))) for rows, draw in draws]
+
+    def draw_weights(shape: tuple[int, ...], purpose: int) -> torch.Tensor:
+        bound = np.sqrt(3 / shape[-1])
+        return _learn(adam_factors.make_generator(seed, purpose).uniform(-bound, bound, shape))
+
+    factors = draw_vectors(dims, adam_factors.USERS, adam_factors.ITEMS) if dims else []
+    vectors = draw_vectors(widths[0] // 2, NETWORK_USERS, NETWORK_ITEMS) if widths else []
     layers: list[torch.Tensor] = []
-    for at, (before, after) in enumerate(pairwise(settings.layers)):
-        layers += [_draw_uniform((after, before), before, seed, FIRST_LAYER + at), _learn(np.zeros(after))]
-    out = _draw_uniform((dims + last,), dims + last, seed, adam_factors.WEIGHTS)
-    return Network(factors if dims else [], vectors, layers, out, _learn(np.zeros(1)))
-
-
-def _draw_normal(rows: int, dims: int, settings: MlpSettings, seed: int, purpose: int) -> torch.Tensor:
-    return _learn(adam_factors.make_generator(seed, purpose).normal(0, settings.init_sd, (rows, dims)))
-
-
-def _draw_uniform(shape: tuple[int, ...], inputs: int, seed: int, purpose: int) -> torch.Tensor:
-    bound = np.sqrt(3 / inputs)
-    return _learn(adam_factors.make_generator(seed, purpose).uniform(-bound, bound, shape))
+    for at, (before, after) in enumerate(pairwise(widths)):
+        layers += [draw_weights((after, before), FIRST_LAYER + at), _learn(np.zeros(after))]
+    out = draw_weights((dims + sum(widths[-1:]),), adam_factors.WEIGHTS)
+    return Network(factors, vectors, layers, out, _learn(np.zeros(1)))
 
 
 def _learn(table: Floats) -> torch.Tensor:
@@ -308,7 +357,7 @@ def _learn(table: Floats) -> torch.Tensor:
     return torch.tensor(table, dtype=torch.float32, requires_grad=True)
 
 
-def descend(network: Network, batches: Iterable[Batch], settings: MlpSettings) -> Network:
+def descend(network: Network, batches: Iterable[Batch], settings: GmfSettings | MlpSettings) -> Network:
     """Make an Adam step per batch; return the network.
 
     A batch has users, items and labels.

@@ -68,7 +68,7 @@ FAMILIES: dict[str, Family] = {
 
 IMPLICIT: dict[str, Family] = {
     "als": Family(als.ProductAlsSettings, als.fit_product_als, als.ProductModel),
-    "gmf": Family(adam_factors.GmfSettings, adam_factors.fit_gmf, RatingFactorModel),
+    "gmf": Family(neural_factors.GmfSettings, neural_factors.fit_gmf, RatingFactorModel),
     "implicit_als": Family(als.ImplicitAlsSettings, als.fit_implicit_als, RatingFactorModel),
     "logistic_mf": Family(logistic.LogisticSettings, logistic.fit_logistic, RatingFactorModel),
     "mlp": Family(neural_factors.MlpSettings, neural_factors.fit_network, neural_factors.NetworkModel),

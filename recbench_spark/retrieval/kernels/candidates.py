@@ -147,34 +147,21 @@ def _drop_beaten(u: int, pairing: Pairing, items_c: Ints32, size: int, top_k: in
     return left
 
 
-@compile_kernel
-def count_reached(scores_uk: Floats, exact_uk: Floats, top_k: int) -> Ints:
-    """Return how many listed items reach the K-th best score, (u,).
-
-    Args:
-        scores_uk: exact scores of distinct retrieved items, falling, padded with NaN.
-        exact_uk: the best exact scores, falling, padded with NaN where a user has fewer candidates.
-        top_k: the cut-off; both arrays have at least so many columns.
-    """
-    reached = np.zeros(len(scores_uk), np.int64)
-    for u in range(len(scores_uk)):
-        least = np.inf
-        for k in range(top_k):
-            if not np.isnan(exact_uk[u, k]):
-                least = exact_uk[u, k]
-        for k in range(top_k):
-            reached[u] += scores_uk[u, k] >= least
-    return reached
-
-
 def measure_recall(scores_uk: Floats, exact_uk: Floats, top_k: int) -> Floats:
     """Return each user's recall@K, a share of min(K, candidates) items.
 
     The share counts distinct items whose score reaches the K-th best exact score, so an item counts if it
     ties with the K-th. ann-benchmarks also counts copies of an item, and distances within 1e-3; this
     function does not. A user without candidates gets NaN.
+
+    Args:
+        scores_uk: exact scores of distinct retrieved items, falling, padded with NaN.
+        exact_uk: the best exact scores, falling, padded with NaN where a user has fewer candidates.
+        top_k: the cut-off; both arrays have at least so many columns.
     """
-    possible = np.count_nonzero(~np.isnan(exact_uk[:, :top_k]), axis=1)
+    is_missing = np.isnan(exact_uk[:, :top_k])
+    least_u = np.where(is_missing, np.inf, exact_uk[:, :top_k]).min(axis=1, initial=np.inf)
     with np.errstate(invalid="ignore"):
-        recall: Floats = count_reached(scores_uk, exact_uk, top_k) / possible
+        reached_u = np.count_nonzero(scores_uk[:, :top_k] >= least_u[:, None], axis=1)
+        recall: Floats = reached_u / np.count_nonzero(~is_missing, axis=1)
     return recall

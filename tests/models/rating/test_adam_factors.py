@@ -9,17 +9,15 @@ import pytest
 
 from recbench_spark.errors import ConfigError
 from recbench_spark.models.rating.adam_factors import (
-    GmfSettings,
     PairSampler,
     WmfSettings,
     cut_batches,
     draw_xavier,
-    fit_gmf,
     fit_wmf,
     group_pairs,
-    start_gmf,
 )
 from recbench_spark.models.rating.interface import Ratings, check_ratings
+from recbench_spark.models.rating.neural_factors import GmfSettings, fit_gmf, start_network
 from recbench_spark.models.rating.registry import fit, learns_relevant, load, make_settings, save
 
 USERS, ITEMS = 7, 9
@@ -76,7 +74,8 @@ def plain_wmf(train: Ratings, settings: WmfSettings, seed: int) -> tuple[Any, An
 
 def plain_gmf(train: Ratings, settings: GmfSettings, seed: int) -> tuple[Any, Any]:
     """Gradients of every example of a batch, one after the other."""
-    tables = [table.astype(float) for table in start_gmf(train, settings, seed)]
+    network = start_network(train, settings, seed)
+    tables = [table.detach().numpy().astype(float) for table in network.list_tables()]
     adam = PlainAdam(tables, settings.rate)
     sampler = PairSampler(train, settings.batch, settings.negatives, seed)
     for epoch in range(settings.epochs):
