@@ -22,9 +22,9 @@ from recbench_spark.models.adapters.model_adapter import (
     ModelAdapter,
     RidgeAdapter,
     SimilarityAdapter,
-    SplitData,
     Trained,
 )
+from recbench_spark.models.adapters.split_data import SplitData
 from recbench_spark.ranking.inputs import GivenRows, RankingInput, ScoredModel
 from recbench_spark.ranking.known_items import KnownItems, share_rows
 from recbench_spark.ranking.sources import DotSource

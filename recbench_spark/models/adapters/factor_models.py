@@ -26,7 +26,7 @@ from recbench_spark.models.fits.logs import as_text
 from recbench_spark.models.fits.tasks import name_vectors
 from recbench_spark.models.networks import factors
 from recbench_spark.models.networks.factors import UserItemPairs
-from recbench_spark.models.networks.fitting import Report, Task, WatchedTask
+from recbench_spark.models.networks.fitting import Report, Task, Watch
 from recbench_spark.models.networks.settings import LightGcnModel, MfBprModel
 from recbench_spark.ranking.known_items import KnownItems
 from recbench_spark.runtime.journal import Journal
@@ -163,9 +163,9 @@ def factor_task(pairs: UserItemPairs, settings: Settings, test: UserItemPairs | 
     task = factors.FactorTask(
         train, held, module, settings.penalty, settings.negatives, groups=settings.groups
     )
-    if test is None:
-        return task
-    return WatchedTask(task, "recall@20", factors.FactorTask(pairs, test, module, 0.0).worth)
+    if test is not None:
+        task.watch = Watch("recall@20", factors.FactorTask(pairs, test, module, 0.0).worth)
+    return task
 
 
 def load_task(folder: str, settings: Settings) -> Task:

@@ -38,7 +38,7 @@ from recbench_spark.models.fits.logs import as_text
 from recbench_spark.models.graph import SIDES, GraphSageModel, PinSageModel
 from recbench_spark.models.networks import tasks
 from recbench_spark.models.networks.factors import UserItemPairs
-from recbench_spark.models.networks.fitting import Task, WatchedTask
+from recbench_spark.models.networks.fitting import Task, Watch
 from recbench_spark.models.networks.layers import GraphNetwork
 from recbench_spark.models.networks.subgraphs import Adjacency
 from recbench_spark.ranking.known_items import KnownItems
@@ -188,7 +188,8 @@ def make_pair_task(
     test = make_validation_score(
         training, examples._replace(held_query=examples.test_query, held_item=examples.test_item)
     )
-    return WatchedTask(task, "scaled MRR", partial(test, training.net))
+    task.watch = Watch("scaled MRR", partial(test, training.net))
+    return task
 
 
 def load_pair_task(arguments: tuple[Any, ...], folder: str, how: tasks.PairObjective) -> Task:

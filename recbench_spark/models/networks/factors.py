@@ -26,7 +26,7 @@ from recbench_spark.graphs.kernels.csr import Csr
 from recbench_spark.graphs.kernels.ids import hash_numbers
 from recbench_spark.graphs.kernels.simd import PREFETCH_EDGES
 from recbench_spark.models.networks.devices import move_batch
-from recbench_spark.models.networks.fitting import Step
+from recbench_spark.models.networks.fitting import Step, Watch
 from recbench_spark.models.networks.sampling import draw_shared_negatives, draw_unseen, find_owned_items
 
 
@@ -291,6 +291,7 @@ class FactorTask:
         self.train, self.held, self.module, self.penalty = train, held, module, penalty
         self.negatives, self.groups = negatives, groups
         self.examples, self.user = len(train.item), train.user
+        self.watch: Watch | None = None
         users = np.flatnonzero(np.diff(held.indptr))
         self.validation_users = users[np.argsort(hash_numbers(users, 1), kind="stable")][:judged]
 

@@ -76,43 +76,18 @@ class Task(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class WatchedTask:
-    """Also scores a task's model on test rows after each epoch.
+class Watch(NamedTuple):
+    """A score on test rows after each epoch, which chooses nothing.
 
-    The score is reported and chooses nothing.
+    A task has it in `watch`, or None.
 
     Attributes:
-        inner: the task.
         measure: name of the score.
         test: returns the current score on test rows; NaN: there are none.
     """
 
-    inner: Task
     measure: str
     test: Callable[[], float]
-
-    @property
-    def module(self) -> nn.Module:
-        """Return the model."""
-        return self.inner.module
-
-    @property
-    def examples(self) -> int:
-        """Return the number of examples."""
-        return self.inner.examples
-
-    def batch(self, at: Step, row_b: Ints, seed: int) -> Any:
-        """Make the inner task's minibatch."""
-        return self.inner.batch(at, row_b, seed)
-
-    def loss(self, batch: Any) -> torch.Tensor:
-        """Return the inner task's loss."""
-        return self.inner.loss(batch)
-
-    def worth(self) -> float:
-        """Return the inner task's validation score."""
-        return self.inner.worth()
 
 
 class Shard(NamedTuple):
@@ -227,6 +202,7 @@ class _Fit:
     ) -> None:
         self.task, self.plan, self.report, self.shard = task, plan, report, shard
         self.folder, self.device = folder, choose_device(plan.device)
+        self.watch: Watch | None = getattr(task, "watch", None)
         task.module.to(self.device)
         self.optimiser = make_optimiser(task.module, plan)
         self.examples = min(plan.examples or task.examples, task.examples)
@@ -245,8 +221,8 @@ class _Fit:
                 break
             self._run_epoch()
         self._restore_best()
-        if isinstance(self.task, WatchedTask):
-            self.report(self.result.on_test(self.task.measure))
+        if self.watch is not None:
+            self.report(self.result.on_test(self.watch.measure))
         return self.result
 
     def _run_epoch(self) -> None:
@@ -264,8 +240,8 @@ class _Fit:
         seconds = max(time.monotonic() - start, 1e-9)
         loss, speed = self.total / self.examples, examples / seconds
         worth, test = broadcast_score(self.task, self.shard), None
-        if isinstance(self.task, WatchedTask) and self.shard.rank == 0:
-            test = self.task.test()
+        if self.watch is not None and self.shard.rank == 0:
+            test = self.watch.test()
         result = EpochResult(number, loss, worth, speed, waited / seconds, test)
         self._finish_epoch(result)
 
@@ -312,8 +288,8 @@ class _Fit:
             self._save("best", self.at)
         self._save("last", self.at)
         best, test = " (best)" if better else "", ""
-        if result.test is not None and isinstance(self.task, WatchedTask):
-            test = f", test {self.task.measure} {result.test:.5f} (watched)"
+        if result.test is not None and self.watch is not None:
+            test = f", test {self.watch.measure} {result.test:.5f} (watched)"
         self.report(
             f"epoch {result.epoch}: loss {result.loss:.5f}, validation {result.worth:.5f}{best}{test}, "
             f"{result.examples_a_second:,.0f} examples/s, "

@@ -19,13 +19,8 @@ from torch.nn import functional
 
 from recbench_spark.errors import ConfigError
 from recbench_spark.graphs.kernels import gathering
+from recbench_spark.graphs.kernels import layers as kernels
 from recbench_spark.graphs.kernels.forms import AGGREGATORS, LayerForm
-from recbench_spark.graphs.kernels.layers import (
-    check_weights,
-    model_weight_shapes,
-    random_weights,
-    weight_shapes,
-)
 from recbench_spark.models.networks.subgraphs import Hop, Subgraph
 from recbench_spark.storage.publish import replace_bytes
 
@@ -38,7 +33,7 @@ class GraphLayer(nn.Module):
         if form.aggregator not in AGGREGATORS:
             raise ConfigError(f"no aggregator '{form.aggregator}'", f"known: {', '.join(AGGREGATORS)}")
         self.form = form
-        wanted = weight_shapes(form, d)
+        wanted = kernels.weight_shapes(form, d)
         self.W = _make_linear(wanted["W.weight"])
         if form.form == "convolve":
             self.Q = _make_linear(wanted["Q.weight"])
@@ -145,14 +140,14 @@ class GraphNetwork(nn.Module):
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Return each weight's name and shape, as in `graphs.kernels.layers`."""
-        return model_weight_shapes(self.forms, self.output_layers, self.dims)
+        return kernels.model_weight_shapes(self.forms, self.output_layers, self.dims)
 
     def initialise(self, seed: int) -> None:
         """Set random weights by hash of seed and name.
 
         Inference without a file uses the same.
         """
-        self.load_weights(random_weights(self.shapes(), seed), "random weights")
+        self.load_weights(kernels.random_weights(self.shapes(), seed), "random weights")
 
     def load_weights(self, weights: Mapping[str, Any], where: str) -> None:
         """Set the weights by name.
@@ -160,7 +155,7 @@ class GraphNetwork(nn.Module):
         Raises:
             ConfigError: a weight is missing, unknown, not finite, or has another shape.
         """
-        checked = check_weights(weights, self.shapes(), where)
+        checked = kernels.check_weights(weights, self.shapes(), where)
         like = next(self.parameters()).dtype
         self.load_state_dict({name: torch.from_numpy(array).to(like) for name, array in checked.items()})
 

@@ -22,7 +22,7 @@ from recbench_spark.graphs.kernels.ids import hash_numbers
 from recbench_spark.graphs.kernels.samples import Band
 from recbench_spark.models.networks import subgraphs
 from recbench_spark.models.networks.devices import move_batch
-from recbench_spark.models.networks.fitting import Step
+from recbench_spark.models.networks.fitting import Step, Watch
 from recbench_spark.models.networks.layers import GraphNetwork, take_rows
 from recbench_spark.models.networks.sampling import draw_hard_negatives, draw_shared_negatives
 
@@ -157,8 +157,8 @@ class PairTask:
             )
         self.module, self.graph_input, self.how, self.band = net, graph_input, objective, band
         self.query, self.item = pair_e
-        self.examples = len(self.query)
-        self.score = score
+        self.examples, self.score = len(self.query), score
+        self.watch: Watch | None = None
 
     def batch(self, at: Step, row_b: Ints, seed: int) -> PairBatch:
         """Make a `PairBatch`.

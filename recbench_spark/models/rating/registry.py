@@ -28,18 +28,11 @@ from recbench_spark.models.rating import (
     means,
     neural_factors,
     nsvd,
+    own,
     rbm,
     sgd,
 )
 from recbench_spark.models.rating.interface import Fit, FitCall, RatingModel, Ratings, RatingSettings
-from recbench_spark.models.rating.own import (
-    KIND,
-    OwnModel,
-    VectorLearner,
-    fit_vectors,
-    make_own_model,
-    plain_values,
-)
 from recbench_spark.models.rating.sgd import RatingFactorModel
 from recbench_spark.models.settings import import_class
 
@@ -114,7 +107,9 @@ def check_ranking_model(settings: RatingSettings, model: str) -> None:
     if isinstance(settings, bayesian.BayesianSettings):
         bayesian.check_ranking(settings, model)
         return
-    model_class = OwnModel if isinstance(settings, VectorLearner) else ALL_FAMILIES[settings.kind].model
+    model_class = (
+        own.OwnModel if isinstance(settings, own.VectorLearner) else ALL_FAMILIES[settings.kind].model
+    )
     if not (issubclass(model_class, RatingFactorModel) or hasattr(model_class, "score")):
         raise ConfigError(
             f"model {model}: kind '{settings.kind}' predicts pairs and ranks nothing",
@@ -130,7 +125,7 @@ def make_settings(document: Mapping[str, Any], where: str = "settings") -> Ratin
     kind = str(document.get("kind", ""))
     if ":" in kind:
         import_class(kind)
-        return parse(VectorLearner, dict(document), where)
+        return parse(own.VectorLearner, dict(document), where)
     if kind not in ALL_FAMILIES:
         raise ConfigError(f"{where}: kind: no rating model is called '{kind}'", nearest(kind, ALL_FAMILIES))
     return parse(ALL_FAMILIES[kind].settings, dict(document), where)
@@ -143,8 +138,8 @@ def fit(
 
     Raises MissingPackageError where it needs an extra.
     """
-    if isinstance(settings, VectorLearner):
-        return fit_vectors(train, settings, seed, watched)
+    if isinstance(settings, own.VectorLearner):
+        return own.fit_vectors(train, settings, seed, watched)
     with explain_missing():
         return ALL_FAMILIES[settings.kind].fit(train, settings, seed, watched, threads)
 
@@ -154,14 +149,14 @@ def save(model: RatingModel, path: str | Path) -> Path:
 
     The file holds arrays and numbers, never a pickle.
     """
-    if isinstance(model, OwnModel):
+    if isinstance(model, own.OwnModel):
         arrays, kind = model.list_arrays(), model.class_name
     else:
         fields = {field.name: getattr(model, field.name) for field in dataclasses.fields(model)}  # type: ignore[arg-type]
         arrays = {name: np.asarray(value) for name, value in fields.items() if value is not None}
         kind = model.kind
     with Path(path).open("wb") as file:
-        np.savez(file, **{KIND: np.asarray(kind)}, **arrays)  # type: ignore[arg-type]
+        np.savez(file, **{own.KIND: np.asarray(kind)}, **arrays)  # type: ignore[arg-type]
     return Path(path)
 
 
@@ -184,10 +179,10 @@ def make_stored_model(arrays: Mapping[str, Any], path: str | Path) -> RatingMode
     `path` names the file in errors. Raises DataError for an unknown kind, or if a field is missing.
     """
     kinds = {family.model.kind: family.model for family in ALL_FAMILIES.values()}
-    kind = str(arrays.get(KIND, ""))
-    fields = {name: array for name, array in arrays.items() if name != KIND}
+    kind = str(arrays.get(own.KIND, ""))
+    fields = {name: array for name, array in arrays.items() if name != own.KIND}
     if ":" in kind:
-        return make_own_model(kind, fields)
+        return own.make_own_model(kind, fields)
     if kind not in kinds:
         raise DataError(f"{path} holds a model of kind '{kind}'", nearest(kind, kinds))
     known = {field.name: field.default for field in dataclasses.fields(kinds[kind])}
@@ -196,7 +191,7 @@ def make_stored_model(arrays: Mapping[str, Any], path: str | Path) -> RatingMode
         raise DataError(
             f"{path} has fields {sorted(fields)}", f"a model of kind {kind} has {', '.join(known)}"
         )
-    model: RatingModel = kinds[kind](**plain_values(fields))
+    model: RatingModel = kinds[kind](**own.plain_values(fields))
     return model
 
 

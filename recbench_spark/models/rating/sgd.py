@@ -21,21 +21,8 @@ from recbench_spark.core.arrays import Floats, Floats32, Ints
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import ConfigError, DataError, DivergedError
 from recbench_spark.models.fold_in_settings import RidgeFoldIn
-from recbench_spark.models.rating.interface import (
-    MAX_RATE,
-    REAL,
-    VECTORS,
-    Fit,
-    RatingModelConfig,
-    Ratings,
-    RatingSettings,
-    WatchedErrors,
-    add_unseen_row,
-    finish_fit,
-    in_blocks,
-    indices_with_unseen,
-    rmse,
-)
+from recbench_spark.models.rating import interface
+from recbench_spark.models.rating.interface import Fit, Ratings
 from recbench_spark.models.rating.means import MeansSettings, RatingMeans, fit_deviations
 from recbench_spark.models.rating.normals import normal_table
 from recbench_spark.models.rating.shuffling import Triples, draw_held_out, hash_order, make_triples, shuffle
@@ -85,7 +72,7 @@ class Stopping(Strict):
     """Epochs without a smaller error before the fit ends."""
 
 
-class SgdSettings(RatingSettings):
+class SgdSettings(interface.RatingSettings):
     """Settings of stochastic gradient descent, all open to search.
 
     Attributes:
@@ -117,8 +104,8 @@ class SgdSettings(RatingSettings):
     @classmethod
     def _check_rates(cls, rates: Steps) -> Steps:
         for name, rate in rates:
-            if rate > MAX_RATE:
-                raise ValueError(f"{name}: a learning rate of {rate:g} is above {MAX_RATE:g}")
+            if rate > interface.MAX_RATE:
+                raise ValueError(f"{name}: a learning rate of {rate:g} is above {interface.MAX_RATE:g}")
         return rates
 
     @model_validator(mode="before")
@@ -149,10 +136,10 @@ class SgdSettings(RatingSettings):
         return RidgeFoldIn(ridges.user_factors, ridges.user_biases if self.biases else None)
 
 
-class SgdMfModel(SgdSettings, RatingModelConfig):
+class SgdMfModel(SgdSettings, interface.RatingModelConfig):
     """Matrix factorisation by stochastic gradient descent."""
 
-    revised: ClassVar[tuple[str, ...]] = VECTORS
+    revised: ClassVar[tuple[str, ...]] = interface.VECTORS
     kind: Literal["sgd_mf"]
 
 
@@ -185,16 +172,16 @@ class RatingFactorModel:
 
         An unseen user or item has bias 0 and no factors.
         """
-        users = indices_with_unseen(users_p, len(self.bias_u), "user")
-        items = indices_with_unseen(items_p, len(self.bias_i), "item")
-        bias_u, bias_i = add_unseen_row(self.bias_u), add_unseen_row(self.bias_i)
-        p_ud, q_id = add_unseen_row(self.p_ud), add_unseen_row(self.q_id)
+        users = interface.indices_with_unseen(users_p, len(self.bias_u), "user")
+        items = interface.indices_with_unseen(items_p, len(self.bias_i), "item")
+        bias_u, bias_i = interface.add_unseen_row(self.bias_u), interface.add_unseen_row(self.bias_i)
+        p_ud, q_id = interface.add_unseen_row(self.p_ud), interface.add_unseen_row(self.q_id)
 
         def score_block(u: Ints, i: Ints) -> Floats:
             product_p = np.einsum("pd,pd->p", p_ud[u].astype(np.float64), q_id[i].astype(np.float64))
             return np.asarray(self.mean + bias_u[u] + bias_i[i] + product_p)
 
-        return np.clip(in_blocks(score_block, users, items), self.scale[0], self.scale[1])
+        return np.clip(interface.in_blocks(score_block, users, items), self.scale[0], self.scale[1])
 
 
 def make_score_fit(
@@ -223,8 +210,8 @@ def make_score_fit(
     bias_i = np.zeros(train.n_items) if bias_i is None else bias_i
     if not all(np.isfinite(table).all() for table in (*tables, bias_i)):
         raise error
-    model = RatingFactorModel(0.0, np.zeros(train.n_users), bias_i, *tables, np.array(REAL))
-    return finish_fit(model, watched, steps)
+    model = RatingFactorModel(0.0, np.zeros(train.n_users), bias_i, *tables, np.array(interface.REAL))
+    return interface.finish_fit(model, watched, steps)
 
 
 class Parameters(NamedTuple):
@@ -352,7 +339,7 @@ class _EpochMonitor:
         self.settings, self.centre, self.scale = settings, centre, train.scale
         self.seen_u = np.bincount(train.users_r, minlength=train.n_users) > 0
         self.seen_i = np.bincount(train.items_r, minlength=train.n_items) > 0
-        self.errors, self.stopping = WatchedErrors(watched), stopping
+        self.errors, self.stopping = interface.WatchedErrors(watched), stopping
         self.best: RatingFactorModel | None = None
         self.least, self.best_epoch, self.epoch = math.inf, 0, 0
 
@@ -364,7 +351,7 @@ class _EpochMonitor:
         model, error, held = self._model(parameters), 0.0, self.stopping
         self.errors.measure(model)
         if held is not None:
-            error = rmse(model.predict(held.users_r, held.items_r), held.ratings_r)
+            error = interface.rmse(model.predict(held.users_r, held.items_r), held.ratings_r)
         if error < self.least or self.stopping is None:
             self.least, self.best, self.best_epoch = error, model, epoch
         patience = self.settings.stopping.patience if self.settings.stopping else math.inf
@@ -373,7 +360,7 @@ class _EpochMonitor:
     def result(self) -> Fit:
         """Return the best epoch's model."""
         assert self.best is not None
-        fitted = finish_fit(self.best, self.errors.watched, self.epoch + 1)
+        fitted = interface.finish_fit(self.best, self.errors.watched, self.epoch + 1)
         return fitted._replace(rmse_s=np.array(self.errors.rmse_s))
 
     def _model(self, parameters: Parameters) -> RatingFactorModel:

@@ -17,7 +17,7 @@ from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.graphs.kernels.forms import LayerForm
 from recbench_spark.graphs.kernels.samples import rank_bands
 from recbench_spark.models.networks import factors, fitting, tasks
-from recbench_spark.models.networks.fitting import EpochResult, FitResult, Shard, Step, WatchedTask, fit
+from recbench_spark.models.networks.fitting import EpochResult, FitResult, Shard, Step, Watch, fit
 from recbench_spark.models.networks.layers import GraphNetwork
 from recbench_spark.models.networks.sequence_networks import make_sequences
 from recbench_spark.models.networks.sequence_tasks import SequenceTask
@@ -159,7 +159,8 @@ def test_test_rows_that_are_watched_are_told_and_choose_nothing(tmp_path) -> Non
 
     def watch():
         task = factor_task(2)
-        return WatchedTask(task, "recall@20", lambda: -float(task.module.vectors.detach().norm()))
+        task.watch = Watch("recall@20", lambda: -float(task.module.vectors.detach().norm()))
+        return task
 
     task = watch()
     result = fit(task, plan, tmp_path / "b", report.append)
