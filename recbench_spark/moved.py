@@ -33,6 +33,7 @@ MOVED = {
     "kernels.metrics.predictions": "metrics.kernels.predictions",
     "kernels.metrics.roc": "metrics.kernels.roc",
     "kernels.simulation.mechanism": "auctions.kernels.mechanism",
+    "models.fold_in_settings": "models.prefix_vectors",
     "runtime.compile_kernels": "night.compile_kernels",
     "simulation.auction_log": "auctions.auction_log",
     "simulation.replay": "auctions.replay",

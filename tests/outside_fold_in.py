@@ -11,8 +11,7 @@ from pyspark.sql import functions as F
 
 from recbench_spark.core.arrays import Bools, Floats, Floats32, Ints
 from recbench_spark.models.adapters.model_adapter import Behaviour, SplitData, Trained
-from recbench_spark.models.fold_in_settings import FoldInSettings
-from recbench_spark.models.prefix_vectors import PrefixVectors
+from recbench_spark.models.prefix_vectors import FoldInSettings, PrefixVectors
 from recbench_spark.models.settings import ModelConfig
 
 

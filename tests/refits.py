@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from recbench_spark.core.arrays import Bools, Floats, Floats32, Ints
-from recbench_spark.models.fold_in_settings import (
+from recbench_spark.models.prefix_vectors import (
     ConfidenceFoldIn,
     FoldInSettings,
     PairFoldIn,
     RidgeFoldIn,
+    RoundedFolder,
 )
-from recbench_spark.models.prefix_vectors import RoundedFolder
 
 Model = tuple[Floats32, Floats, Bools]
 """Vectors and biases of items, and which items the model knows."""

@@ -33,7 +33,13 @@ from recbench_spark.core.definitions import Definition
 from recbench_spark.errors import OK
 from recbench_spark.metrics.kernels.accuracy import measure
 from recbench_spark.models.prefix_fold_in import decompose_items
-from recbench_spark.models.prefix_vectors import ConfidenceFolder, PrefixFolder, RatingFolder
+from recbench_spark.models.prefix_vectors import (
+    ConfidenceFolder,
+    ConfidenceFoldIn,
+    PrefixFolder,
+    RatingFolder,
+    RidgeFoldIn,
+)
 from recbench_spark.ranking.kernels.counting import CountingSettings
 from recbench_spark.ranking.kernels.positives import ItemLists
 from recbench_spark.ranking.kernels.rankings import Rankings
@@ -64,8 +70,10 @@ def main(args: argparse.Namespace) -> int:
     vectors = (draw.normal(size=(args.items, args.dims)) / args.dims**0.5).astype(np.float32)
     factors, known_i = vectors.astype(np.float64), np.ones(args.items, np.bool_)
     folders: dict[str, PrefixFolder] = {
-        "als": RatingFolder(factors, known_i, 0.1),
-        "implicit als": ConfidenceFolder(factors, known_i, decompose_items(factors), 0.1, 10.0),
+        "als": RatingFolder(RidgeFoldIn(0.1), factors, known_i),
+        "implicit als": ConfidenceFolder(
+            ConfidenceFoldIn(0.1, 10.0), factors, known_i, decompose_items(factors)
+        ),
     }
     users, request = draw_users(draw, args.users, args.items), make_request(args.points)
     if args.spark:

@@ -47,8 +47,8 @@ from recbench_spark.core.streams import Batches
 from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.evaluation.task_devices import find_task_device
 from recbench_spark.metrics.kernels.accuracy import measure
-from recbench_spark.models.fold_in_settings import ConfidenceFoldIn, FoldInSettings, PairFoldIn, RidgeFoldIn
 from recbench_spark.models.prefix_scorers import PrefixScorer
+from recbench_spark.models.prefix_vectors import ConfidenceFoldIn, FoldInSettings, PairFoldIn, RidgeFoldIn
 from recbench_spark.ranking.batches import read_item_lists
 from recbench_spark.ranking.kernels.counting import CountingSettings
 from recbench_spark.ranking.kernels.rankings import Rankings

@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 from recbench_spark.core.arrays import Floats, Floats32, Ints
 from recbench_spark.core.ids import encode_texts
 from recbench_spark.errors import DataError
-from recbench_spark.models.fold_in_settings import FoldInSettings
-from recbench_spark.models.prefix_vectors import PrefixFolder
+from recbench_spark.models.prefix_vectors import FoldInSettings, PrefixFolder
 from recbench_spark.ranking.kernels.scorers import DotScorer, Scorer
 from recbench_spark.ranking.known_items import KnownItems
 from recbench_spark.ranking.sources import OPEN_MODELS, Source

@@ -1,8 +1,10 @@
-"""Fold-in of prefixes behind one interface, one class per model family.
+"""Fold-in of prefixes: small frozen settings, and the folders they make.
 
-A class holds what training has fixed (item vectors, biases, settings) and has one method `fold`, from
-arrays to all prefixes' vectors. Unusable rows change no vector: items unknown to training, and for pair
-models items which are not liked. A prefix without a usable row has no vector, and its user is not ranked.
+Settings are sent to tasks. They hold what training has fixed beside the item vectors, which stay in files,
+mapped by all workers on a host. There they make a model's folder, one class per model family, with one
+method `fold` from arrays to all prefixes' vectors. Unusable rows change no vector: items unknown to
+training, and for pair models items which are not liked. A prefix without a usable row has no vector, and
+its user is not ranked.
 
 Axes: u users, p given rows, i items, d dimensions.
 """
@@ -17,8 +19,17 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from recbench_spark.core.arrays import Bools, Floats, Floats32, Ints
-from recbench_spark.errors import DataError
-from recbench_spark.models import prefix_fold_in
+from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.models.fold_in_kinds import FoldInRidge
+from recbench_spark.models.prefix_fold_in import (
+    ItemSpectrum,
+    decompose_items,
+    fold_in_ials_prefixes,
+    fold_in_implicit_prefixes,
+    fold_in_prefixes,
+    ridge_by_frequency,
+    ridge_per_rating,
+)
 from recbench_spark.ranking.kernels.rankings import mark_relevant
 
 
@@ -75,20 +86,16 @@ class RatingFolder(RoundedFolder):
     ranking ignores it.
 
     Attributes:
+        how: ridges of the vector and the bias.
         factors_id: (i, d) item vectors.
         known_i: items known to training.
-        regulariser: lambda, times the number of ratings.
         biases_i: subtracted from each item's ratings; None: nothing.
-        bias_regulariser: lambda of the user's bias; None: users have no bias.
-        frequency: the ridge is lambda n^frequency.
     """
 
+    how: RidgeFoldIn
     factors_id: Floats | Floats32
     known_i: Bools
-    regulariser: float
     biases_i: Floats | None = None
-    bias_regulariser: float | None = None
-    frequency: float = 1.0
 
     def solve(self, offsets: Ints, items: Ints, ratings: Floats) -> tuple[Floats, Bools]:
         """Solve all prefixes by ridge regression on ratings minus biases.
@@ -103,20 +110,18 @@ class RatingFolder(RoundedFolder):
         design_kd, dims = self._make_design(chosen), self.factors_id.shape[1]
 
         def solve_used(offsets: Ints) -> Floats:
-            ridge_n = prefix_fold_in.ridge_per_rating(self.regulariser, _longest(offsets), self.frequency)
-            return prefix_fold_in.fold_in_prefixes(offsets, place_r, targets_r, design_kd, ridge_n)[
-                :, :dims
-            ]
+            ridge_n = ridge_per_rating(self.how.regulariser, _longest(offsets), self.how.frequency)
+            return fold_in_prefixes(offsets, place_r, targets_r, design_kd, ridge_n)[:, :dims]
 
         return fold_used_rows(offsets, used_p, dims, solve_used)
 
     def _make_design(self, chosen_k: Ints) -> Floats:
         """Return some items' vectors, with a column for the user's bias."""
         design_kd = np.asarray(self.factors_id[chosen_k], np.float64)
-        if self.bias_regulariser is None:
+        if self.how.bias_regulariser is None:
             return design_kd
         # A column of s has the bias s b, and the ridge lambda b^2 of b is lambda / s^2 of s b.
-        height = (self.regulariser / self.bias_regulariser) ** 0.5
+        height = (self.how.regulariser / self.how.bias_regulariser) ** 0.5
         return np.column_stack([design_kd, np.full(len(design_kd), height)])
 
 
@@ -127,32 +132,26 @@ class ConfidenceFolder(RoundedFolder):
     Liked rows have strength 1 and confidence 1 + alpha.
 
     Attributes:
+        how: ridge, confidence and threshold.
         factors_id: (i, d) item vectors; zeros for items unknown to training.
         known_i: items known to training.
         spectrum: eigenbasis of all item vectors (weight 1).
-        regulariser: lambda, times the number of liked rows.
-        alpha: growth of confidence.
-        threshold: lowest rating of a liked row; None: above 0.
-        frequency: the ridge is lambda n^frequency.
     """
 
+    how: ConfidenceFoldIn
     factors_id: Floats | Floats32
     known_i: Bools
-    spectrum: prefix_fold_in.ItemSpectrum
-    regulariser: float
-    alpha: float
-    threshold: float | None = None
-    frequency: float = 1.0
+    spectrum: ItemSpectrum
 
     def solve(self, offsets: Ints, items: Ints, ratings: Floats) -> tuple[Floats, Bools]:
         """Solve all prefixes of liked rows."""
-        used_p = mark_known_items(self.known_i, items) & mark_relevant(ratings, self.threshold)
+        used_p = mark_known_items(self.known_i, items) & mark_relevant(ratings, self.how.threshold)
         liked_r = items[used_p]
 
         def solve_used(offsets: Ints) -> Floats:
-            ridge_n = prefix_fold_in.ridge_per_rating(self.regulariser, _longest(offsets), self.frequency)
+            ridge_n = ridge_per_rating(self.how.regulariser, _longest(offsets), self.how.frequency)
             arrays = (offsets, liked_r, np.ones(len(liked_r)), self.factors_id, self.spectrum)
-            return prefix_fold_in.fold_in_implicit_prefixes(*arrays, ridge_n=ridge_n, alpha=self.alpha)
+            return fold_in_implicit_prefixes(*arrays, ridge_n=ridge_n, alpha=self.how.alpha)
 
         return fold_used_rows(offsets, used_p, self.factors_id.shape[1], solve_used)
 
@@ -165,38 +164,28 @@ class PairFolder(RoundedFolder):
     fold-in alone; search them on validation users.
 
     Attributes:
+        how: weights, ridge and threshold.
         factors_id: (i, d) item vectors; zeros for items unknown to training.
         known_i: items known to training.
         spectrum: eigenbasis of all item vectors, with the weight `unobserved_weight`.
-        unobserved_weight: alpha_0.
-        regulariser: lambda.
-        frequency: nu; the ridge is lambda (n + alpha_0 items)^nu.
-        threshold: lowest rating of a liked row; None: above 0.
-        items: number of items in the ridge; None: only items known to training.
     """
 
+    how: PairFoldIn
     factors_id: Floats | Floats32
     known_i: Bools
-    spectrum: prefix_fold_in.ItemSpectrum
-    unobserved_weight: float
-    regulariser: float
-    frequency: float = 1.0
-    threshold: float | None = None
-    items: int | None = None
+    spectrum: ItemSpectrum
 
     def solve(self, offsets: Ints, items: Ints, ratings: Floats) -> tuple[Floats, Bools]:
         """Solve all prefixes of liked rows."""
-        used_p = mark_known_items(self.known_i, items) & mark_relevant(ratings, self.threshold)
+        used_p = mark_known_items(self.known_i, items) & mark_relevant(ratings, self.how.threshold)
         liked_r = items[used_p]
-        n_items = int(self.known_i.sum()) if self.items is None else self.items
+        how, n_items = self.how, self.how.items
+        n_items = int(self.known_i.sum()) if n_items is None else n_items
 
         def solve_used(offsets: Ints) -> Floats:
-            longest = _longest(offsets)
-            strengths = (self.unobserved_weight, self.frequency)
-            ridge_n = prefix_fold_in.ridge_by_frequency(self.regulariser, longest, n_items, *strengths)
-            return prefix_fold_in.fold_in_ials_prefixes(
-                offsets, liked_r, self.factors_id, self.spectrum, ridge_n
-            )
+            strengths = n_items, how.unobserved_weight, how.frequency
+            ridge_n = ridge_by_frequency(how.regulariser, _longest(offsets), *strengths)
+            return fold_in_ials_prefixes(offsets, liked_r, self.factors_id, self.spectrum, ridge_n)
 
         return fold_used_rows(offsets, used_p, self.factors_id.shape[1], solve_used)
 
@@ -232,3 +221,118 @@ def fold_used_rows(
     vectors_pd = np.zeros((len(used_p), dims))
     vectors_pd[known_p] = solved[last_p[known_p]]
     return vectors_pd, known_p
+
+
+class FoldInSettings(Protocol):
+    """Interface of all fold-in settings.
+
+    A class is frozen, and equal objects make equal folders: a worker keeps the folders it has made.
+    """
+
+    def make_folder(self, vectors_id: Floats32, biases_i: Floats, known_i: Bools) -> PrefixFolder:
+        """Make a model's folder.
+
+        Args:
+            vectors_id: (i, d) item vectors by item_index, mapped; zeros where there is none.
+            biases_i: (i,) item biases, as they enter scores.
+            known_i: (i,) true for items the model scores.
+        """
+
+
+@dataclass(frozen=True)
+class RidgeFoldIn:
+    """Folds users into rating models by one ridge regression.
+
+    Its targets are ratings minus item biases. It covers explicit ALS (biases of 0), ALS-WR and SGD (biases
+    with the overall mean).
+
+    Attributes:
+        regulariser: lambda, times the number of ratings; above 0.
+        bias_regulariser: lambda of the user's bias; None: users have no bias.
+        frequency: the ridge is lambda n^frequency.
+    """
+
+    regulariser: float
+    bias_regulariser: float | None = None
+    frequency: float = 1.0
+
+    def make_folder(self, vectors_id: Floats32, biases_i: Floats, known_i: Bools) -> RatingFolder:
+        """Make the folder, as in `FoldInSettings`."""
+        return RatingFolder(self, vectors_id, known_i, biases_i)
+
+
+@dataclass(frozen=True)
+class ConfidenceFoldIn:
+    """Folds users into implicit ALS (see `ConfidenceFolder`).
+
+    Attributes:
+        regulariser: lambda, times the number of liked rows; above 0.
+        alpha: growth of confidence.
+        threshold: lowest rating of a liked row; None: above 0.
+        frequency: the ridge is lambda n^frequency.
+    """
+
+    regulariser: float
+    alpha: float
+    threshold: float | None = None
+    frequency: float = 1.0
+
+    def make_folder(self, vectors_id: Floats32, biases_i: Floats, known_i: Bools) -> ConfidenceFolder:
+        """Make the folder, as in `FoldInSettings`.
+
+        One pass over the items gives their eigenbasis.
+        """
+        return ConfidenceFolder(self, vectors_id, known_i, decompose_items(vectors_id))
+
+
+@dataclass(frozen=True)
+class PairFoldIn:
+    """Folds users into pair models (see `PairFolder`).
+
+    It serves iALS as fitted, or any final item vectors.
+
+    Attributes:
+        unobserved_weight: alpha_0, the weight of all pairs; above 0.
+        regulariser: lambda; above 0.
+        frequency: nu; the ridge is lambda (n + alpha_0 items)^nu.
+        items: number of items in the ridge; None: only items known in training.
+        threshold: lowest rating of a liked row; None: above 0.
+    """
+
+    unobserved_weight: float
+    regulariser: float
+    frequency: float = 1.0
+    items: int | None = None
+    threshold: float | None = None
+
+    def make_folder(self, vectors_id: Floats32, biases_i: Floats, known_i: Bools) -> PairFolder:
+        """Make the folder, as in `FoldInSettings`.
+
+        One pass over the items gives their eigenbasis.
+        """
+        return PairFolder(self, vectors_id, known_i, decompose_items(vectors_id, self.unobserved_weight))
+
+
+def make_ridge_fold_in(model: str, ridge: FoldInRidge | None, threshold: float | None) -> FoldInSettings:
+    """Return the fold-in from a model's section `fold_in`.
+
+    The fit of such a model does not say how to fold users in.
+
+    Args:
+        model: name of the model.
+        ridge: the section.
+        threshold: lowest rating of a liked row; None: above 0.
+
+    Raises:
+        ConfigError: the section is missing.
+    """
+    if ridge is None:
+        raise ConfigError(
+            f"model {model}: learning curves need the ridge regression that folds users in",
+            "fold_in: {unobserved_weight: ..., regulariser: ...}, searched on the part valid",
+        )
+    if ridge.targets == "ratings":
+        return RidgeFoldIn(ridge.regulariser, ridge.bias_regulariser)
+    assert ridge.unobserved_weight is not None
+    strengths = (ridge.unobserved_weight, ridge.regulariser, ridge.frequency)
+    return PairFoldIn(*strengths, threshold=threshold)

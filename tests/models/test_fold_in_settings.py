@@ -13,8 +13,8 @@ import pytest
 from recbench_spark.config import MllibAlsModel, PopularModel, TruthModel
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.models.adapters.model_adapter import make_adapter
-from recbench_spark.models.fold_in_settings import ConfidenceFoldIn, FoldInSettings, RidgeFoldIn
 from recbench_spark.models.prefix_scorers import PrefixScorer
+from recbench_spark.models.prefix_vectors import ConfidenceFoldIn, FoldInSettings, RidgeFoldIn
 from recbench_spark.models.rating.als import AlsModel
 from recbench_spark.models.settings import ModelConfig
 from recbench_spark.ranking.kernels.scorers import DotScorer

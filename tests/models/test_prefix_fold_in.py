@@ -17,7 +17,15 @@ from recbench_spark.models.prefix_fold_in import (
     ridge_by_frequency,
     ridge_per_rating,
 )
-from recbench_spark.models.prefix_vectors import ConfidenceFolder, PairFolder, PrefixFolder, RatingFolder
+from recbench_spark.models.prefix_vectors import (
+    ConfidenceFolder,
+    ConfidenceFoldIn,
+    PairFolder,
+    PairFoldIn,
+    PrefixFolder,
+    RatingFolder,
+    RidgeFoldIn,
+)
 from tests.one_fold_in import fold_in_explicit, fold_in_implicit
 
 LONGEST = 9
@@ -119,10 +127,12 @@ def make_folders(factors):  # type: ignore[no-untyped-def]
     factors = np.where(known_i[:, None], factors, 0.0)
     biases_i = np.linspace(-1, 1, len(factors))
     return {
-        "ratings": RatingFolder(factors, known_i, 0.1),
-        "biases": RatingFolder(factors, known_i, 0.1, 0.25 + biases_i, 0.2),
-        "confidence": ConfidenceFolder(factors, known_i, decompose_items(factors), 0.1, 5.0),
-        "pairs": PairFolder(factors, known_i, decompose_items(factors, 0.2), 0.2, 0.01),
+        "ratings": RatingFolder(RidgeFoldIn(0.1), factors, known_i),
+        "biases": RatingFolder(RidgeFoldIn(0.1, 0.2), factors, known_i, 0.25 + biases_i),
+        "confidence": ConfidenceFolder(
+            ConfidenceFoldIn(0.1, 5.0), factors, known_i, decompose_items(factors)
+        ),
+        "pairs": PairFolder(PairFoldIn(0.2, 0.01), factors, known_i, decompose_items(factors, 0.2)),
     }
 
 
@@ -163,7 +173,7 @@ def test_rows_that_a_model_cannot_use_change_no_vector() -> None:
 def test_a_bias_of_the_user_is_solved_with_the_vector() -> None:
     """Two items, mean 1/4: the targets are ratings minus mean and biases, and the last column is 1."""
     factors, ratings = np.array([[9.0], [1.0], [2.0]]), np.array([2.0, 3.0])
-    folder = RatingFolder(factors, np.ones(3, bool), 0.5, np.array([0.25, 0.75, -0.25]), 2.0)
+    folder = RatingFolder(RidgeFoldIn(0.5, 2.0), factors, np.ones(3, bool), np.array([0.25, 0.75, -0.25]))
     vectors = folder.fold(np.array([0, 2]), np.array([1, 2]), ratings).vectors_pd
     design = np.array([[1.0, 1.0], [2.0, 1.0]])
     targets = ratings - 0.25 - np.array([0.5, -0.5])
@@ -179,4 +189,5 @@ def test_tables_of_ridges_are_checked() -> None:
     with pytest.raises(DataError, match="a ridge of 0 leaves short histories without a solution"):
         fold_in_prefixes(*rows, ridge_per_rating(0.0, 2))
     with pytest.raises(DataError, match="item 2 lies outside the catalogue of 2 items"):
-        RatingFolder(np.ones((2, 3)), np.ones(2, bool), 0.1).fold(rows[0], np.array([0, 2]), np.ones(2))
+        folder = RatingFolder(RidgeFoldIn(0.1), np.ones((2, 3)), np.ones(2, bool))
+        folder.fold(rows[0], np.array([0, 2]), np.ones(2))

@@ -14,13 +14,14 @@ import pytest
 from recbench_spark.analyses.curves.learning_curves import CurveRequest, CurveUsers, measure_prefixes
 from recbench_spark.core.arrays import Floats
 from recbench_spark.core.definitions import Definition
-from recbench_spark.models.fold_in_settings import (
+from recbench_spark.models.prefix_vectors import (
     ConfidenceFoldIn,
     FoldInSettings,
     PairFoldIn,
+    PrefixFolder,
     RidgeFoldIn,
+    RoundedFolder,
 )
-from recbench_spark.models.prefix_vectors import PrefixFolder, RoundedFolder
 from recbench_spark.ranking.kernels.scorers import DotScorer
 from recbench_spark.splits.kernels.prefixes import PrefixRule
 from tests.refits import RefittingFolder

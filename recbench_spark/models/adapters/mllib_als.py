@@ -25,7 +25,7 @@ from recbench_spark.models.adapters.frames import keep_relevant
 from recbench_spark.models.adapters.model_adapter import ModelAdapter, SplitData, Trained
 from recbench_spark.models.fits.logs import SharedRatingLog, as_text, mean_rating
 from recbench_spark.models.fits.tasks import FitTask, Row
-from recbench_spark.models.fold_in_settings import ConfidenceFoldIn, FoldInSettings, RidgeFoldIn
+from recbench_spark.models.prefix_vectors import ConfidenceFoldIn, FoldInSettings, RidgeFoldIn
 from recbench_spark.runtime.failures import describe_with_trace, is_java_gone
 from recbench_spark.runtime.indexing import add_dense_index
 from recbench_spark.runtime.session import cache_frame, cache_scope

@@ -20,7 +20,7 @@ from recbench_spark.engine.versions import is_frame
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.models import prefix_scorers
 from recbench_spark.models.adapters.split_data import SplitData
-from recbench_spark.models.fold_in_settings import FoldInSettings, make_ridge_fold_in
+from recbench_spark.models.prefix_vectors import FoldInSettings, make_ridge_fold_in
 from recbench_spark.models.rating.interface import Scale
 from recbench_spark.models.settings import ModelConfig, name_adapter
 from recbench_spark.ranking.inputs import RankingInput, ScoredModel

@@ -31,7 +31,7 @@ from recbench_spark.models.fits.logs import RatingLog, SharedRatingLog, as_text,
 from recbench_spark.models.fits.running import count_slots, run_tasks
 from recbench_spark.models.fits.table import append_fits
 from recbench_spark.models.fits.tasks import FitTask, Row
-from recbench_spark.models.fold_in_settings import FoldInSettings
+from recbench_spark.models.prefix_vectors import FoldInSettings
 from recbench_spark.models.rating.interface import FOLDING_KINDS, RatingModelConfig, ScoringModel
 from recbench_spark.models.rating.kinds import learner_settings
 from recbench_spark.models.rating.registry import check_ranking_model, gives_scores, make_stored_model

@@ -324,7 +324,7 @@ def find_network(data: SplitData, key: str, settings: SequenceModelConfig, items
 
 @dataclass(frozen=True)
 class HistoryFoldIn:
-    """Settings to fold histories in (`models.fold_in_settings.FoldInSettings`).
+    """Settings to fold histories in (`models.prefix_vectors.FoldInSettings`).
 
     Attributes:
         network: the fitted network.

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 
 from recbench_spark.core.arrays import Bools, Floats, Floats32, Ints
 from recbench_spark.errors import ConfigError, DivergedError
-from recbench_spark.models.fold_in_settings import ConfidenceFoldIn, FoldInSettings, PairFoldIn, RidgeFoldIn
+from recbench_spark.models.prefix_vectors import ConfidenceFoldIn, FoldInSettings, PairFoldIn, RidgeFoldIn
 from recbench_spark.models.rating import interface
 from recbench_spark.models.rating.blocks import DrawKey, FactorSide, Grouped, Prior, draw_side, group
 from recbench_spark.models.rating.gibbs import row_sums

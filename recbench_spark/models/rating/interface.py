@@ -21,7 +21,7 @@ from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.models.settings import LearntItems
 
 if TYPE_CHECKING:  # fold-ins compile kernels, and settings are read without numba
-    from recbench_spark.models.fold_in_settings import FoldInSettings
+    from recbench_spark.models.prefix_vectors import FoldInSettings
 
 Scale = tuple[float, float]
 

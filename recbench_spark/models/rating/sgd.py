@@ -20,7 +20,7 @@ from recbench_spark.config import Strict
 from recbench_spark.core.arrays import Floats, Floats32, Ints
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import ConfigError, DataError, DivergedError
-from recbench_spark.models.fold_in_settings import RidgeFoldIn
+from recbench_spark.models.prefix_vectors import RidgeFoldIn
 from recbench_spark.models.rating import interface
 from recbench_spark.models.rating.interface import Fit, Ratings
 from recbench_spark.models.rating.means import MeansSettings, RatingMeans, fit_deviations

@@ -30,8 +30,8 @@ from recbench_spark.analyses.curves.curve_batches import (
 from recbench_spark.analyses.curves.learning_curves import CurveRequest
 from recbench_spark.config import Bootstrap
 from recbench_spark.core.definitions import Definition
-from recbench_spark.models.fold_in_settings import RidgeFoldIn
 from recbench_spark.models.prefix_scorers import PrefixScorer
+from recbench_spark.models.prefix_vectors import RidgeFoldIn
 from recbench_spark.ranking.sources import DotSource
 from recbench_spark.splits.kernels.prefixes import PrefixRule
 from recbench_spark.storage.shared_arrays import SharedRows

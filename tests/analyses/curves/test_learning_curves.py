@@ -12,7 +12,7 @@ from recbench_spark.analyses.curves.learning_curves import CurveRequest, CurveUs
 from recbench_spark.core.definitions import Definition
 from recbench_spark.errors import ConfigError
 from recbench_spark.metrics.kernels.learning_curves import average_draws
-from recbench_spark.models.prefix_vectors import RatingFolder
+from recbench_spark.models.prefix_vectors import RatingFolder, RidgeFoldIn
 from recbench_spark.ranking.kernels.scorers import DotScorer, HashScorer, NeighbourScorer
 from recbench_spark.splits.kernels.prefixes import PrefixRule, order_by_hash
 from tests import oracles
@@ -42,7 +42,9 @@ def make_model(seed: int) -> tuple[DotScorer, RatingFolder]:
     """Make item vectors; training does not know item 0, which is never ranked."""
     vectors = np.random.default_rng(seed).normal(size=(ITEMS, DIMS)).astype(np.float32)
     known_i = np.arange(ITEMS) > 0
-    return DotScorer(vectors, None, known_i), RatingFolder(vectors.astype(np.float64), known_i, RIDGE)
+    return DotScorer(vectors, None, known_i), RatingFolder(
+        RidgeFoldIn(RIDGE), vectors.astype(np.float64), known_i
+    )
 
 
 def refit_scores(scorer: DotScorer, items, ratings):  # type: ignore[no-untyped-def]

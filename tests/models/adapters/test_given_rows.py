@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.models.adapters.model_adapter import make_adapter
-from recbench_spark.models.fold_in_settings import FoldInSettings, RidgeFoldIn
 from recbench_spark.models.prefix_scorers import COLUMNS, VECTORS, fold_given_rows
+from recbench_spark.models.prefix_vectors import FoldInSettings, RidgeFoldIn
 from recbench_spark.ranking.kernels.scorers import DotScorer
 from recbench_spark.ranking.part_users import PART_USERS, map_user_blocks, select_part_users
 from recbench_spark.schemas import CHECKS, ITEMS, RANKINGS, RUNS, SPLITS

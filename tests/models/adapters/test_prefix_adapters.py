@@ -12,7 +12,7 @@ from recbench_spark.config import Benchmark, WorldSettings, make_benchmark
 from recbench_spark.core.definitions import Definition
 from recbench_spark.errors import ConfigError
 from recbench_spark.models.adapters.model_adapter import ModelAdapter, SplitData, make_adapter
-from recbench_spark.models.fold_in_settings import (
+from recbench_spark.models.prefix_vectors import (
     ConfidenceFoldIn,
     FoldInSettings,
     PairFoldIn,
