@@ -49,10 +49,10 @@ from recbench_spark.models.adapters.item_knn import binary_matrix, cosine_neighb
 from recbench_spark.models.prefix_vectors import PrefixFolder
 from recbench_spark.models.rating import registry
 from recbench_spark.models.rating.als import ImplicitAlsSettings, fit_implicit_als
+from recbench_spark.models.rating.draws import draw_held_out
 from recbench_spark.models.rating.interface import Fit, Ratings, RatingSettings
 from recbench_spark.models.rating.registry import make_prefix_folder
 from recbench_spark.models.rating.sgd import RatingFactorModel
-from recbench_spark.models.rating.shuffling import draw_held_out
 from recbench_spark.ranking.kernels.scorers import DotScorer, NeighbourScorer, Scorer
 from recbench_spark.splits.kernels.prefixes import PrefixRule, order_by_hash
 

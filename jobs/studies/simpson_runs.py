@@ -44,7 +44,7 @@ from recbench_spark.boards.settings import SearchSettings
 from recbench_spark.config import Benchmark, ModelConfig, digest
 from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.errors import DataError, RecbenchError
-from recbench_spark.models.rating.shuffling import draw_held_out
+from recbench_spark.models.rating.draws import draw_held_out
 from recbench_spark.ranking.kernels.rankings import Rankings
 from recbench_spark.splits.pairs import OPEN_LOOP
 from recbench_spark.tuning.search import apply_setting

@@ -29,9 +29,9 @@ from recbench_spark.errors import DataError, DivergedError
 from recbench_spark.metrics.kernels import predictions as values
 from recbench_spark.models.fits.logs import KnownIds, RatingLog, SharedRatingLog, as_text
 from recbench_spark.models.rating import registry
+from recbench_spark.models.rating.draws import draw_held_out
 from recbench_spark.models.rating.interface import Fit, Ratings
 from recbench_spark.models.rating.sgd import RatingFactorModel
-from recbench_spark.models.rating.shuffling import draw_held_out
 from recbench_spark.ranking.kernels.rankings import mark_relevant
 from recbench_spark.runtime.failures import describe_with_trace
 from recbench_spark.storage.leases import hold_folder_lease

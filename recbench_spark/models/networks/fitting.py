@@ -28,7 +28,7 @@ from recbench_spark.core.hashing import stream
 from recbench_spark.errors import DataError
 from recbench_spark.models.networks.devices import choose_device, move_batch
 from recbench_spark.models.networks.settings import TrainingPlan
-from recbench_spark.models.rating.shuffling import permutation
+from recbench_spark.models.rating.draws import permutation
 from recbench_spark.storage.publish import replace_bytes
 
 

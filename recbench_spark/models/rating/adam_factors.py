@@ -18,9 +18,9 @@ from recbench_spark.core.arrays import Floats, Floats32, Ints
 from recbench_spark.core.threads import use_one_thread
 from recbench_spark.errors import DivergedError
 from recbench_spark.models.networks.sampling import draw_unseen
+from recbench_spark.models.rating.draws import permutation
 from recbench_spark.models.rating.interface import MAX_RATE, Fit, RatingModelConfig, Ratings, RatingSettings
 from recbench_spark.models.rating.sgd import make_score_fit
-from recbench_spark.models.rating.shuffling import permutation
 from recbench_spark.splits.kernels.positions import number_slots
 
 if TYPE_CHECKING:

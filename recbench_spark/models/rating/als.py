@@ -20,9 +20,9 @@ from recbench_spark.errors import ConfigError, DivergedError
 from recbench_spark.models.prefix_vectors import ConfidenceFoldIn, FoldInSettings, PairFoldIn, RidgeFoldIn
 from recbench_spark.models.rating import interface
 from recbench_spark.models.rating.blocks import DrawKey, FactorSide, Grouped, Prior, draw_side, group
+from recbench_spark.models.rating.draws import normal_table
 from recbench_spark.models.rating.gibbs import row_sums
 from recbench_spark.models.rating.interface import Fit, Ratings
-from recbench_spark.models.rating.normals import normal_table
 from recbench_spark.models.rating.sgd import RatingFactorModel
 from recbench_spark.models.rating.simd import pad_dims, zero_rows
 

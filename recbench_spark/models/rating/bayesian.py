@@ -29,8 +29,8 @@ from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.models.rating import blocks, gibbs, interface
 from recbench_spark.models.rating.blocks import FactorSide, Grouped
+from recbench_spark.models.rating.draws import as_unsigned, draw_state, normal_table
 from recbench_spark.models.rating.interface import Fit, Ratings
-from recbench_spark.models.rating.normals import as_unsigned, draw_state, normal_table
 from recbench_spark.models.rating.simd import dot_rows, pad_dims, zero_rows
 
 SECONDS_A_DAY = 86_400

@@ -20,7 +20,7 @@ import numpy as np
 
 from recbench_spark.core.arrays import Floats, Floats32, Ints, Ints32
 from recbench_spark.core.compiling import compile_kernel
-from recbench_spark.models.rating.normals import draw_state, fill_normals
+from recbench_spark.models.rating.draws import draw_state, fill_normals
 from recbench_spark.models.rating.simd import (
     DEEP,
     add_gram,

@@ -28,7 +28,7 @@ import numpy.typing as npt
 
 from recbench_spark.core.arrays import Floats, Floats32, Ints
 from recbench_spark.core.compiling import compile_kernel, readonly
-from recbench_spark.models.rating.normals import draw_state, fill_normals, uniform
+from recbench_spark.models.rating.draws import draw_state, fill_normals, uniform
 
 
 class NormalWishart(NamedTuple):

@@ -18,11 +18,10 @@ from pydantic import Field
 from recbench_spark.core.arrays import Floats32, Ints
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import DivergedError
-from recbench_spark.models.rating import interface
+from recbench_spark.models.rating import draws, interface
+from recbench_spark.models.rating.draws import draw_state, uniform
 from recbench_spark.models.rating.interface import Fit, Ratings
-from recbench_spark.models.rating.normals import as_unsigned, draw_state, normal_table, uniform
 from recbench_spark.models.rating.sgd import RatingFactorModel
-from recbench_spark.models.rating.shuffling import hash_order, permutation
 from recbench_spark.models.rating.simd import dot_rows, pad_dims, step_rows, zero_rows
 
 NEGATIVES = 3
@@ -73,9 +72,9 @@ def fit_logistic(
 
     The descent takes one thread. Raises DivergedError.
     """
-    learnt, first_r = start(train, settings, seed), hash_order(train, seed)
+    learnt, first_r = start(train, settings, seed), draws.hash_order(train, seed)
     for epoch in range(settings.epochs):
-        order_r = first_r[permutation(len(train), seed, epoch)]
+        order_r = first_r[draws.permutation(len(train), seed, epoch)]
         descend(learnt, train.users_r[order_r], train.items_r[order_r], settings, seed, epoch=epoch)
         if not np.isfinite(learnt.b_i.sum() + learnt.b_u.sum()):
             message = f"the descent diverged in epoch {epoch + 1}"
@@ -95,7 +94,9 @@ def start(train: Ratings, settings: LogisticSettings, seed: int) -> Logistic:
     tables = []
     for at, (key_r, rows) in enumerate(((train.users_r, train.n_users), (train.items_r, train.n_items))):
         table, seen = zero_rows(rows, pad_dims(settings.dims)), np.unique(key_r)
-        table[seen, : settings.dims] = normal_table((rows, settings.dims), settings.init_sd, seed, at)[seen]
+        table[seen, : settings.dims] = draws.normal_table(
+            (rows, settings.dims), settings.init_sd, seed, at
+        )[seen]
         tables.append(table)
     biases = (np.zeros(rows, np.float32) for rows in (1, train.n_users, train.n_items))
     return Logistic(*biases, *tables)
@@ -106,7 +107,7 @@ def descend(
 ) -> None:
     """Run one epoch over the pairs in their order."""
     numbers = np.float32(settings.rate), np.float32(settings.regulariser)
-    _descend(learnt, users_r, items_r, numbers, settings.negatives, (as_unsigned(seed), epoch))
+    _descend(learnt, users_r, items_r, numbers, settings.negatives, (draws.as_unsigned(seed), epoch))
 
 
 @compile_kernel

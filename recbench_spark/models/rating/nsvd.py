@@ -20,10 +20,9 @@ from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import DivergedError
 from recbench_spark.models.rating import interface
+from recbench_spark.models.rating.draws import normal_table, permutation
 from recbench_spark.models.rating.interface import Fit, Ratings
-from recbench_spark.models.rating.normals import normal_table
 from recbench_spark.models.rating.sgd import RatingFactorModel
-from recbench_spark.models.rating.shuffling import permutation
 
 
 class NsvdSettings(interface.RatingSettings):

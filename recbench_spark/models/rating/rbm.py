@@ -22,9 +22,8 @@ from recbench_spark.core.arrays import Floats, Floats32, Ints
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import DataError, DivergedError
 from recbench_spark.models.rating import interface
+from recbench_spark.models.rating.draws import as_unsigned, draw_state, normal_table, permutation, uniform
 from recbench_spark.models.rating.interface import Fit, Ratings
-from recbench_spark.models.rating.normals import as_unsigned, draw_state, normal_table, uniform
-from recbench_spark.models.rating.shuffling import permutation
 
 MOST_LEVELS = 64
 """Most distinct ratings: with more they are measurements, not levels."""

@@ -21,11 +21,9 @@ from recbench_spark.core.arrays import Floats, Floats32, Ints
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import ConfigError, DataError, DivergedError
 from recbench_spark.models.prefix_vectors import RidgeFoldIn
-from recbench_spark.models.rating import interface
+from recbench_spark.models.rating import draws, interface
 from recbench_spark.models.rating.interface import Fit, Ratings
 from recbench_spark.models.rating.means import MeansSettings, RatingMeans, fit_deviations
-from recbench_spark.models.rating.normals import normal_table
-from recbench_spark.models.rating.shuffling import Triples, draw_held_out, hash_order, make_triples, shuffle
 from recbench_spark.models.rating.simd import dot_rows, fetch_row, pad_dims, step_rows, zero_rows
 
 Positive = Annotated[float, Field(ge=0)]
@@ -243,10 +241,10 @@ def fit_sgd(
     monitor = _EpochMonitor(settings, centre, train, watched, stopping)
     parameters, triples = start(train, settings, seed), subtract_centre(learnt, centre)
     if settings.order != "given":
-        triples = triples[hash_order(learnt, seed)]
+        triples = triples[draws.hash_order(learnt, seed)]
     for epoch in range(settings.epochs):
         if settings.order == "shuffled":
-            shuffle(triples, seed, epoch)
+            draws.shuffle(triples, seed, epoch)
         if not math.isfinite(run_epoch(parameters, triples, settings, epoch)):
             raise DivergedError(
                 f"the descent diverged in epoch {epoch + 1}: its errors are no longer finite",
@@ -265,13 +263,13 @@ def start(train: Ratings, settings: SgdSettings, seed: int) -> Parameters:
     return Parameters(*biases, p_ud, q_id)
 
 
-def subtract_centre(ratings: Ratings, centre: RatingMeans) -> Triples:
+def subtract_centre(ratings: Ratings, centre: RatingMeans) -> draws.Triples:
     """Subtract the centre from each rating."""
     left_r = ratings.ratings_r - centre.baseline(ratings.users_r, ratings.items_r)
-    return make_triples(ratings.users_r, ratings.items_r, left_r)
+    return draws.make_triples(ratings.users_r, ratings.items_r, left_r)
 
 
-def run_epoch(parameters: Parameters, triples: Triples, settings: SgdSettings, epoch: int) -> float:
+def run_epoch(parameters: Parameters, triples: draws.Triples, settings: SgdSettings, epoch: int) -> float:
     """Make a descent step per rating; return the squared errors' sum."""
     rates = settings.rates.as_float32(settings.rate_decay**epoch)
     if not settings.biases:
@@ -282,7 +280,7 @@ def run_epoch(parameters: Parameters, triples: Triples, settings: SgdSettings, e
 @compile_kernel
 def _descend(
     parameters: Parameters,
-    triples: Triples,
+    triples: draws.Triples,
     rates: tuple[np.float32, ...],
     regularisers: tuple[np.float32, ...],
 ) -> float:
@@ -308,7 +306,7 @@ def _split_for_stopping(train: Ratings, settings: SgdSettings, seed: int) -> tup
     """Return the ratings to learn from, and those for stopping."""
     if settings.stopping is None:
         return train, None
-    out_r = draw_held_out(train, settings.stopping.share, seed + STOPPING)
+    out_r = draws.draw_held_out(train, settings.stopping.share, seed + STOPPING)
     if not out_r.any() or out_r.all():
         raise DataError(
             f"a share of {settings.stopping.share} of {len(train)} ratings leaves an empty part",
@@ -325,7 +323,7 @@ def _centre(train: Ratings, settings: SgdSettings) -> RatingMeans:
 
 def _draw_rows(rows: int, settings: SgdSettings, seed: int, purpose: int) -> Floats32:
     table = zero_rows(rows, pad_dims(settings.dims))
-    table[:, : settings.dims] = normal_table((rows, settings.dims), settings.init_sd, seed, purpose)
+    table[:, : settings.dims] = draws.normal_table((rows, settings.dims), settings.init_sd, seed, purpose)
     return table
 
 

@@ -16,8 +16,8 @@ from recbench_spark.models.rating.als import (
     fit_implicit_als,
     fit_product_als,
 )
+from recbench_spark.models.rating.draws import normal_table
 from recbench_spark.models.rating.interface import UNSEEN, check_ratings
-from recbench_spark.models.rating.normals import normal_table
 from recbench_spark.models.rating.registry import make_settings
 from tests.models.rating.worlds import plant_ratings
 from tests.one_fold_in import fold_in_explicit, fold_in_implicit

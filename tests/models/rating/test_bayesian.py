@@ -18,6 +18,7 @@ from recbench_spark.models.rating.bayesian import (
     fit_bayesian,
 )
 from recbench_spark.models.rating.blocks import DrawKey, draw_side, make_prior
+from recbench_spark.models.rating.draws import as_unsigned, draw_state, fill_normals
 from recbench_spark.models.rating.gibbs import (
     BagPrior,
     FeatureDraw,
@@ -28,7 +29,6 @@ from recbench_spark.models.rating.gibbs import (
     make_bag,
 )
 from recbench_spark.models.rating.interface import ScoringModel, check_ratings, rmse
-from recbench_spark.models.rating.normals import as_unsigned, draw_state, fill_normals
 from tests.models.rating.worlds import plant_ratings
 
 FEATURES = ["u,i", "u,i,t", "u,i,iu", "u,i,iu,ii", "u,i,t,iu", "u,i,t,iu,ii"]

@@ -9,9 +9,9 @@ import pytest
 
 from recbench_spark.errors import DataError
 from recbench_spark.models.rating import logistic
+from recbench_spark.models.rating.draws import as_unsigned, draw_state, uniform
 from recbench_spark.models.rating.interface import check_ratings
 from recbench_spark.models.rating.logistic import NEGATIVES, LogisticSettings, fit_logistic
-from recbench_spark.models.rating.normals import as_unsigned, draw_state, uniform
 from tests.models.rating.worlds import plant_ratings
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import stats
 
-from recbench_spark.models.rating.normals import as_unsigned, draw_state, normal_table, uniform
+from recbench_spark.models.rating.draws import as_unsigned, draw_state, normal_table, uniform
 
 
 def test_normals_are_normal() -> None:

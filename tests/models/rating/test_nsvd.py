@@ -6,8 +6,8 @@ import pytest
 
 from recbench_spark.errors import DataError
 from recbench_spark.models.rating import nsvd
+from recbench_spark.models.rating.draws import permutation
 from recbench_spark.models.rating.nsvd import NsvdSettings, fit_nsvd
-from recbench_spark.models.rating.shuffling import permutation
 from tests.models.rating.worlds import plant_ratings
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from recbench_spark.errors import DataError
 from recbench_spark.models.rating import rbm
+from recbench_spark.models.rating.draws import as_unsigned, draw_state, uniform
 from recbench_spark.models.rating.interface import UNSEEN, check_ratings
-from recbench_spark.models.rating.normals import as_unsigned, draw_state, uniform
 from recbench_spark.models.rating.rbm import HIDDEN, VISIBLE, RbmSettings, fit_rbm
 from tests.models.rating.worlds import plant_ratings
 

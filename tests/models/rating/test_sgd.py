@@ -7,16 +7,16 @@ import pytest
 
 from recbench_spark.errors import DataError
 from recbench_spark.models.rating import sgd
-from recbench_spark.models.rating.interface import check_ratings, rmse
-from recbench_spark.models.rating.registry import make_settings
-from recbench_spark.models.rating.sgd import SgdSettings, fit_sgd
-from recbench_spark.models.rating.shuffling import (
+from recbench_spark.models.rating.draws import (
     draw_held_out,
     hash_order,
     make_triples,
     permutation,
     shuffle,
 )
+from recbench_spark.models.rating.interface import check_ratings, rmse
+from recbench_spark.models.rating.registry import make_settings
+from recbench_spark.models.rating.sgd import SgdSettings, fit_sgd
 from recbench_spark.models.rating.simd import LANES, pad_dims
 from tests.models.rating.worlds import plant_ratings
 

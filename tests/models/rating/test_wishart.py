@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from recbench_spark.models.rating.draws import as_unsigned, draw_state
 from recbench_spark.models.rating.gibbs import (
     NormalWishart,
     draw_gamma,
@@ -13,7 +14,6 @@ from recbench_spark.models.rating.gibbs import (
     row_sums,
     update_prior,
 )
-from recbench_spark.models.rating.normals import as_unsigned, draw_state
 
 SCALE = np.array([[2.0, 0.3, 0.0], [0.3, 1.0, -0.2], [0.0, -0.2, 0.5]])
 GIVEN = NormalWishart(np.array([1.0, -2.0, 0.5]), 4.0, np.linalg.inv(SCALE), 9.0)
