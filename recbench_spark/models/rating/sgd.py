@@ -22,6 +22,7 @@ from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.errors import ConfigError, DataError, DivergedError
 from recbench_spark.models.prefix_vectors import RidgeFoldIn
 from recbench_spark.models.rating import draws, interface
+from recbench_spark.models.rating.draws import shuffle
 from recbench_spark.models.rating.interface import Fit, Ratings
 from recbench_spark.models.rating.means import MeansSettings, RatingMeans, fit_deviations
 from recbench_spark.models.rating.simd import dot_rows, fetch_row, pad_dims, step_rows, zero_rows
@@ -244,7 +245,7 @@ def fit_sgd(
         triples = triples[draws.hash_order(learnt, seed)]
     for epoch in range(settings.epochs):
         if settings.order == "shuffled":
-            draws.shuffle(triples, seed, epoch)
+            shuffle(triples, seed, epoch)
         if not math.isfinite(run_epoch(parameters, triples, settings, epoch)):
             raise DivergedError(
                 f"the descent diverged in epoch {epoch + 1}: its errors are no longer finite",
