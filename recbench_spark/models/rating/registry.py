@@ -211,7 +211,7 @@ def make_prefix_folder(
     Raises:
         ConfigError: as `RatingSettings.make_fold_in`.
     """
+    fold_in = settings.make_fold_in(len(known_i), threshold)
     assert isinstance(model, RatingFactorModel)
     vectors_id = np.where(known_i[:, None], model.q_id, np.float32(0))
-    fold_in = settings.make_fold_in(len(known_i), threshold)
     return fold_in.make_folder(vectors_id, np.asarray(model.bias_i + model.mean, np.float64), known_i)
