@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.core.arrays import Bools, Floats, Ints
+from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.hashed_ids import hash_ids
 from recbench_spark.core.ids import as_ids
 from recbench_spark.errors import SchemaError
@@ -56,11 +56,6 @@ class ConvertedRows:
 
     ids: Mapping[str, tuple[pa.Array, Ints]]
     columns: Mapping[str, Floats]
-
-    def mask_good(self, bad_r: Bools) -> Bools:
-        """Mask rows in auctions without a bad row."""
-        auction_r = self.ids["auction_id"][1]
-        return ~np.isin(auction_r, auction_r[bad_r]) & (auction_r >= 0)
 
 
 def convert_rows(rows: pa.Table, rules: RowRules, where: str) -> ConvertedRows:
@@ -112,22 +107,13 @@ def _read_columns(rows: pa.Table, rules: RowRules, where: str) -> dict[str, npt.
         text = combine_column(rows.column("block").cast(pa.string()))
         code = pc.index_in(text, value_set=pa.array(BLOCKS))
         columns["block"] = pc.fill_null(code, -1).to_numpy().astype(np.float64)
-    if "user_id" in rows.column_names:
-        columns["user_id"] = _hash_users(rows, where)
+    if "user_id" in rows.column_names:  # 53 bits of each user's hash, or NaN: a bootstrap needs no more
+        _, coded = encode_ids(rows, "user_id", where)
+        hashes = np.append((hash_ids(coded.dictionary) >> np.uint64(11)).astype(np.float64), np.nan)
+        columns["user_id"] = hashes[pc.fill_null(coded.indices, len(coded.dictionary)).to_numpy()]
     if "event_time" in rows.column_names:
         columns["event_time"] = _read_times(combine_column(rows.column("event_time")), rules, where)
     return columns
-
-
-def _hash_users(rows: pa.Table, where: str) -> npt.NDArray[np.float64]:
-    """Return 53 bits of each user's hash, or NaN.
-
-    A bootstrap needs no more.
-    """
-    _, coded = encode_ids(rows, "user_id", where)
-    hashes = np.append((hash_ids(coded.dictionary) >> np.uint64(11)).astype(np.float64), np.nan)
-    users: Floats = hashes[pc.fill_null(coded.indices, len(coded.dictionary)).to_numpy()]
-    return users
 
 
 def _read_times(column: pa.Array, rules: RowRules, where: str) -> npt.NDArray[np.float64]:
@@ -138,16 +124,13 @@ def _read_times(column: pa.Array, rules: RowRules, where: str) -> npt.NDArray[np
     try:
         if pa.types.is_timestamp(column.type):
             times = column.cast(pa.timestamp("us", column.type.tz), safe=False).cast(pa.int64())
-        elif pa.types.is_integer(column.type):
-            times = pc.multiply(as_long(column, "event_time"), MICROS_PER_UNIT[rules.time_unit])
         else:
-            texts = column.cast(pa.string())
-            whole = has_number_times(texts) if rules.number_times is None else rules.number_times
-            times = (
-                pc.multiply(as_long(texts, "event_time"), MICROS_PER_UNIT[rules.time_unit])
-                if whole
-                else _parse_times(texts)
-            )
+            is_number = pa.types.is_integer(column.type)
+            if not is_number:
+                column = column.cast(pa.string())
+                is_number = has_number_times(column) if rules.number_times is None else rules.number_times
+            unit = MICROS_PER_UNIT[rules.time_unit]
+            times = pc.multiply(as_long(column, "event_time"), unit) if is_number else _parse_times(column)
     except pa.ArrowNotImplementedError:
         raise SchemaError(f"{where}: event_time is {column.type}, not a time", "give a timestamp") from None
     filled = pc.fill_null(times.cast(pa.float64(), safe=False), np.nan)

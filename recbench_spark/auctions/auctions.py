@@ -138,30 +138,20 @@ def name_columns(names: Sequence[str], settings: AuctionLog, where: str) -> dict
     return {name: own for name, own in wanted.items() if own in names}
 
 
-def _find_problems(
-    ids: Mapping[str, tuple[pa.Array, Ints]], columns: Mapping[str, Floats]
-) -> dict[str, Bools]:
-    """Mask bad rows, for each kind of mistake."""
-    return _find_row_problems(ids, columns) | _find_auction_problems(ids, columns)
-
-
-def _find_row_problems(
-    ids: Mapping[str, tuple[pa.Array, Ints]], columns: Mapping[str, Floats]
-) -> dict[str, Bools]:
+def _find_row_problems(converted: ConvertedRows) -> dict[str, Bools]:
     """Mask mistakes which a row shows by itself."""
-    problems = {f"{name} is missing": place < 0 for name, (_, place) in ids.items()}
+    columns = converted.columns
+    problems = {f"{name} is missing": place < 0 for name, (_, place) in converted.ids.items()}
     shown = ~columns["no_position"].astype(bool)
     position, clicked = columns["position"], columns["clicked"]
     for name in ("bid", "quality"):
         if name in columns:
-            problems[f"{name} is not a number from 0 on"] = ~(
-                np.isfinite(columns[name]) & (columns[name] >= 0)
-            )
+            good = np.isfinite(columns[name]) & (columns[name] >= 0)
+            problems[f"{name} is not a number from 0 on"] = ~good
     if "probability" in columns:
         inside = (columns["probability"] >= 0) & (columns["probability"] <= 1)
         problems["probability is not in 0..1"] = ~inside
-    whole = _is_position(position)
-    problems["position is not a whole number from 1 to 999"] = shown & ~whole
+    problems["position is not a whole number from 1 to 999"] = shown & ~_is_position(position)
     problems["clicked is not 0 or 1"] = ~np.isin(clicked, (0.0, 1.0))
     problems["a click on an ad that was not shown"] = (clicked == 1) & ~shown
     if "block" in columns:
@@ -176,12 +166,11 @@ def _is_position(position: Floats) -> Bools:
     return mask
 
 
-def _find_auction_problems(
-    ids: Mapping[str, tuple[pa.Array, Ints]], columns: Mapping[str, Floats]
-) -> dict[str, Bools]:
+def _find_auction_problems(converted: ConvertedRows) -> dict[str, Bools]:
     """Mask mistakes which need a whole auction."""
+    columns = converted.columns
     shown = ~columns["no_position"].astype(bool) & _is_position(columns["position"])
-    auction, query, ad = (ids[name][1] for name in ID_COLUMNS)
+    auction, query, ad = (converted.ids[name][1] for name in ID_COLUMNS)
     block = columns.get("block", np.zeros(len(auction)))
     twice = _mark_repeated((auction, ad), np.ones(len(auction), bool))
     order = np.lexsort((query, auction))
@@ -267,20 +256,17 @@ class BadRows:
         The error is also raised if no auction is good.
         """
         if self.reasons and settings.bad_rows == "fail":
-            raise self._make_error(where)
+            listed = "; ".join(f"{reason}: {self.counts[reason]:,} rows" for reason in self.reasons)
+            raise DataError(
+                f"{where}: {listed}; e.g. {self.examples[self.reasons[0]][1]}",
+                "repair them, or log.bad_rows: reject leaves out their auctions and keeps them in rejects",
+            )
         if not self.good:
             raise DataError(f"{where}: every auction has a row that cannot be used, e.g. {self.reasons[0]}")
 
     def list_rejects(self) -> tuple[tuple[str, str], ...]:
         """Return the first bad rows as JSON, with reasons."""
         return tuple((line, why) for _, line, why in self.rejects)
-
-    def _make_error(self, where: str) -> DataError:
-        listed = "; ".join(f"{reason}: {self.counts[reason]:,} rows" for reason in self.reasons)
-        return DataError(
-            f"{where}: {listed}; e.g. {self.examples[self.reasons[0]][1]}",
-            "repair them, or log.bad_rows: reject leaves out their auctions and keeps them in rejects",
-        )
 
 
 def find_bad_rows(
@@ -296,29 +282,27 @@ def find_bad_rows(
         place_r: (r,) the rows' rising places in the log; None: the rows are the log.
         most: most rejects.
     """
-    masks = _find_problems(converted.ids, converted.columns)
+    masks = _find_row_problems(converted) | _find_auction_problems(converted)
     bad_r = np.any(list(masks.values()), axis=0)
-    good = converted.mask_good(bad_r)
+    auction_r = converted.ids["auction_id"][1]
+    good = ~np.isin(auction_r, auction_r[bad_r]) & (auction_r >= 0)
     place_r = np.arange(rows.num_rows) if place_r is None else place_r
-    firsts = {why: int(np.argmax(bad)) for why, bad in masks.items() if bad.any()}
-    kept = np.flatnonzero(bad_r)[:most]
-    reasons = [next(reason for reason, mask in masks.items() if mask[row]) for row in kept]
+
+    def describe(row: int) -> tuple[int, str]:
+        """Return a row's place, and the row as JSON."""
+        return int(place_r[row]), json.dumps(rows.slice(row, 1).to_pylist()[0], default=str)
+
     bad_rows = BadRows(
         {why: int(bad.sum()) for why, bad in masks.items()},
-        {why: (int(place_r[row]), describe_row(rows, row)) for why, row in firsts.items()},
+        {why: describe(int(np.argmax(bad))) for why, bad in masks.items() if bad.any()},
         tuple(
-            (int(place_r[row]), describe_row(rows, int(row)), why)
-            for row, why in zip(kept, reasons, strict=True)
+            (*describe(row), next(why for why, bad in masks.items() if bad[row]))
+            for row in np.flatnonzero(bad_r)[:most].tolist()
         ),
         rows.num_rows,
         int(good.sum()),
     )
     return bad_rows, good
-
-
-def describe_row(rows: pa.Table, row: int) -> str:
-    """Return a row as JSON."""
-    return json.dumps(rows.slice(row, 1).to_pylist()[0], default=str)
 
 
 def pack_rows(rows: pa.Table, converted: ConvertedRows, where: str) -> pa.Table | None:
@@ -332,7 +316,7 @@ def pack_rows(rows: pa.Table, converted: ConvertedRows, where: str) -> pa.Table 
         where: the log's name in errors.
     """
     columns = converted.columns
-    if np.any(list(_find_row_problems(converted.ids, columns).values())):
+    if np.any(list(_find_row_problems(converted).values())):
         return None
     ids = {name: pack_ids(rows.column(name), f"{where}: {name}") for name in ID_COLUMNS}
     packed = {"position": np.nan_to_num(columns["position"]), **columns}
@@ -360,7 +344,7 @@ def unpack_rows(packed: pa.Table, numeric_ads: bool, where: str) -> ConvertedRow
 
 def has_bad_auctions(converted: ConvertedRows) -> bool:
     """Return whether an auction as a whole has a mistake."""
-    return bool(np.any(list(_find_auction_problems(converted.ids, converted.columns).values())))
+    return bool(np.any(list(_find_auction_problems(converted).values())))
 
 
 def sort_rows(

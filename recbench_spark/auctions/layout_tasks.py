@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from recbench_spark.auctions import log_layout, piece_shuffle
 from recbench_spark.auctions.auction_values import ID_COLUMNS, RowRules, convert_rows, has_number_times
 from recbench_spark.auctions.auctions import (
     BadRows,
@@ -31,30 +32,8 @@ from recbench_spark.auctions.auctions import (
     sort_rows,
     unpack_rows,
 )
-from recbench_spark.auctions.log_layout import (
-    CLASSES,
-    LAYOUT_VERSION,
-    MANIFEST,
-    LayoutPlan,
-    LogLayout,
-    count_ranges,
-    find_classes,
-    find_ranges,
-    read_auction_hashes,
-    write_index,
-    write_no_rows,
-    write_part,
-)
-from recbench_spark.auctions.piece_shuffle import (
-    PieceProblem,
-    describe_problem,
-    read_piece,
-    receive_rows,
-    refuse_problems,
-    refuse_wrong_ids,
-    send_rows,
-    spread_pieces,
-)
+from recbench_spark.auctions.log_layout import LayoutPlan, LogLayout
+from recbench_spark.auctions.piece_shuffle import PieceProblem
 from recbench_spark.auctions.settings import AuctionLog
 from recbench_spark.config import digest
 from recbench_spark.core.arrays import Bools, Ints
@@ -123,37 +102,27 @@ class LogSource:
         """
         if any(problem.kind == DataError.__name__ for problem in problems):
             ids = {name: self.names[name] for name in (*ID_COLUMNS, "user_id") if name in self.names}
-            refuse_wrong_ids(engine, self.pieces, ids, self.where)
-        refuse_problems(problems, self.where)
+            piece_shuffle.refuse_wrong_ids(engine, self.pieces, ids, self.where)
+        piece_shuffle.refuse_problems(problems, self.where)
 
 
 def _choose_rules(empty: pa.Table, rules: RowRules) -> RowRules:
-    """Return the rules which types decide; `_scan_pieces` looks at texts."""
-    numeric = (
-        None if _may_vary(empty, "ad_id") else has_numeric_order([_encode_column(empty, "ad_id")], "ad_id")
-    )
-    times = None if "event_time" in empty.column_names and _may_be_seconds(empty, "event_time") else False
-    return replace(rules, numeric_ads=numeric, number_times=times)
+    """Return the rules which types decide; `_scan_pieces` looks at texts.
 
-
-def _encode_column(rows: pa.Table, name: str) -> pa.Table:
-    field, coded = encode_ids(rows, name, "log")
-    return pa.table([coded], schema=pa.schema([field]))
-
-
-def _may_be_seconds(rows: pa.Table, name: str) -> bool:
-    """Return whether values decide if times are numbers.
-
-    Values decide for texts and floats.
+    Values decide on times in texts and floats, and on ids of other types than numbers.
     """
-    kind = combine_column(rows.column(name)).type
-    return not (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_integer(kind))
+    names = [name for name in ("ad_id", "event_time") if name in empty.column_names]
+    kinds = {name: combine_column(empty.column(name)).type for name in names}
+    ad, time = kinds["ad_id"], kinds.get("event_time", pa.timestamp("us"))
+    is_number = pa.types.is_floating(ad) or (pa.types.is_integer(ad) and ad != pa.uint64())
+    is_decided = pa.types.is_timestamp(time) or pa.types.is_date(time) or pa.types.is_integer(time)
+    numeric = _has_numeric_ads(empty) if is_number else None
+    return replace(rules, numeric_ads=numeric, number_times=False if is_decided else None)
 
 
-def _may_vary(rows: pa.Table, name: str) -> bool:
-    """Return whether values decide if ids are numbers."""
-    kind = combine_column(rows.column(name)).type
-    return not (pa.types.is_integer(kind) and kind != pa.uint64()) and not pa.types.is_floating(kind)
+def _has_numeric_ads(rows: pa.Table) -> bool:
+    field, coded = encode_ids(rows, "ad_id", "log")
+    return has_numeric_order([pa.table([coded], schema=pa.schema([field]))], "ad_id")
 
 
 # ------------------------------------------------------------------------------------ layout
@@ -178,8 +147,8 @@ def open_layout(
         SchemaError, DataError, MissingError: as `read_auctions`.
     """
     rules = settings.model_dump(mode="json", exclude={"path", "world"})
-    target = folder / digest(LAYOUT_VERSION, identity, rules, most)[:24]
-    with hold_lease(target, (target / MANIFEST).is_file, report) as lease:
+    target = folder / digest(log_layout.LAYOUT_VERSION, identity, rules, most)[:24]
+    with hold_lease(target, (target / log_layout.MANIFEST).is_file, report) as lease:
         if lease is not None:
             try:
                 layout = _make_layout(engine, settings, lease.work, most)
@@ -189,21 +158,22 @@ def open_layout(
                 raise
             lease.publish()
             report(f"{layout.rows:,} participants are laid out in {layout.parts} parts, {target.name}")
-    mark_used(target / MANIFEST)
+    mark_used(target / log_layout.MANIFEST)
     return LogLayout.read(target)
 
 
 def _make_layout(engine: Engine, settings: AuctionLog, folder: Path, most: int) -> LogLayout:
     source = LogSource.open(settings)
-    scan = _scan_log(engine, source)
+    numbers = piece_shuffle.spread_pieces(engine, len(source.pieces))
+    scan: LogScan = LogScan.make_empty()
+    scan += numbers.mapPartitions(partial(_scan_pieces, source=source)).treeReduce(add)
     source.refuse(engine, scan.problems)
     if not scan.rows_k.sum():
         raise DataError(f"{source.where}: no rows", "check the path")
     source = replace(source, rules=scan.rules(source.rules))
     plan = LayoutPlan.from_counts(scan.rows_k, most)
-    rows = send_rows(
-        engine, source.pieces, source.columns, partial(_cut_rows, source=source, plan=plan), plan.parts
-    )
+    cut = partial(_cut_rows, source=source, plan=plan)
+    rows = piece_shuffle.send_rows(engine, source.pieces, source.columns, cut, plan.parts)
     (dirty, ranges), bad = _write_parts(engine, rows, folder, plan, source), None
     total = int(scan.rows_k.sum())
     if dirty:
@@ -220,7 +190,7 @@ def _make_layout(engine: Engine, settings: AuctionLog, folder: Path, most: int) 
 
 @dataclass(frozen=True, eq=False)
 class LogScan:
-    """Counts and flags from one look at all rows' ids.
+    """Counts and flags from one look at all rows' ids and texts.
 
     Attributes:
         rows_k: (CLASSES,) rows in each query class.
@@ -237,7 +207,7 @@ class LogScan:
     @classmethod
     def make_empty(cls, *problems: PieceProblem) -> LogScan:
         """Return a scan without rows."""
-        return cls(np.zeros(CLASSES, np.int64), True, True, problems)
+        return cls(np.zeros(log_layout.CLASSES, np.int64), True, True, problems)
 
     def __add__(self, other: LogScan) -> LogScan:
         """Return the scan of both sides' rows."""
@@ -255,24 +225,12 @@ class LogScan:
         return replace(rules, numeric_ads=ads, number_times=times)
 
 
-def _scan_log(engine: Engine, source: LogSource) -> LogScan:
-    """Count each class's rows, and look at texts.
-
-    A task sends one value.
-    """
-    pieces = spread_pieces(engine, len(source.pieces))
-    scan: LogScan = LogScan.make_empty() + pieces.mapPartitions(
-        partial(_scan_pieces, source=source)
-    ).treeReduce(add)
-    return scan
-
-
 def _scan_pieces(numbers: Iterable[int], source: LogSource) -> Iterator[LogScan]:
     total = LogScan.make_empty()
     wanted = [name for name in ("query_id", "ad_id", "event_time") if name in source.names]
     narrow = replace(source, names={name: source.names[name] for name in wanted})
     for number in numbers:
-        for item in read_piece(source.pieces[number], number, narrow.columns):
+        for item in piece_shuffle.read_piece(source.pieces[number], number, narrow.columns):
             one = item if isinstance(item, PieceProblem) else _scan_rows(narrow, item, number)
             if isinstance(one, PieceProblem):
                 one = LogScan.make_empty(one)
@@ -283,16 +241,14 @@ def _scan_pieces(numbers: Iterable[int], source: LogSource) -> Iterator[LogScan]
 def _scan_rows(source: LogSource, table: pa.Table, number: int) -> LogScan | PieceProblem:
     rows = source.select(table)
     try:
-        class_r = find_classes(_hash_column(rows, "query_id", source.where))
-        ads = source.rules.numeric_ads is not None or has_numeric_order(
-            [_encode_column(rows, "ad_id")], "ad_id"
-        )
+        class_r = log_layout.find_classes(_hash_column(rows, "query_id", source.where))
+        ads = source.rules.numeric_ads is not None or _has_numeric_ads(rows)
     except DataError as error:
-        return describe_problem(number, error)
+        return piece_shuffle.describe_problem(number, error)
     times = source.rules.number_times is not None or has_number_times(
         combine_column(rows.column("event_time").cast(pa.string()))
     )
-    return LogScan(np.bincount(class_r, minlength=CLASSES), bool(ads), bool(times), ())
+    return LogScan(np.bincount(class_r, minlength=log_layout.CLASSES), bool(ads), bool(times), ())
 
 
 def _hash_column(rows: pa.Table, name: str, where: str) -> Hashes:
@@ -340,7 +296,7 @@ def _write_parts(
     results = rows.mapPartitionsWithIndex(write).collect()
     problems = [problem for some, _, _ in results for problem in some]
     source.refuse(engine, [one for one in problems if one.kind != _DirtyRowsError.__name__])
-    ranges = count_ranges(sum(auctions for _, _, auctions in results))
+    ranges = log_layout.count_ranges(sum(auctions for _, _, auctions in results))
     if problems or any(dirty for _, dirty, _ in results):
         return True, ranges
     return _write_ranges(engine, folder, plan.parts, ranges), ranges
@@ -353,9 +309,9 @@ def _write_part(
 
     The flag tells whether it has bad auctions.
     """
-    rows, problems = receive_rows(blocks)
+    rows, problems = piece_shuffle.receive_rows(blocks)
     if rows is None:
-        write_no_rows(folder, part)
+        log_layout.write_no_rows(folder, part)
         yield problems, False, 0
         return
     converted = unpack_rows(rows, bool(source.rules.numeric_ads), source.where)
@@ -363,7 +319,7 @@ def _write_part(
         yield problems, True, 0
         return
     log = sort_rows(converted, np.ones(rows.num_rows, bool))
-    write_part(folder, part, log)
+    log_layout.write_part(folder, part, log)
     yield problems, False, len(log.auction_ids)
 
 
@@ -378,17 +334,19 @@ def _write_ranges(engine: Engine, folder: Path, parts: int, ranges: int) -> bool
 
 
 def _cut_hashes(part: int, folder: Path, ranges: int) -> Iterator[Block]:
-    hashes = read_auction_hashes(folder, part)
+    hashes = log_layout.read_auction_hashes(folder, part)
     if len(hashes):
         table = pa.table({"hash": hashes, "part": np.full(len(hashes), part, np.int32)})
-        yield from partition_rows(table, find_ranges(hashes, ranges))
+        yield from partition_rows(table, log_layout.find_ranges(hashes, ranges))
 
 
 def _write_range(number: int, blocks: Iterable[Block], folder: Path) -> Iterator[bool]:
     table = unpack_blocks(content for _, content in blocks)
     if table is None:
         table = pa.table({"hash": pa.array([], pa.uint64()), "part": pa.array([], pa.int32())})
-    yield write_index(folder, number, table.column("hash").to_numpy(), table.column("part").to_numpy())
+    yield log_layout.write_index(
+        folder, number, table.column("hash").to_numpy(), table.column("part").to_numpy()
+    )
 
 
 # ------------------------------------------------------------------------------------ bad rows
@@ -408,7 +366,7 @@ def _find_good_rows(
     """
     tasks = max(plan.parts, engine.count_tasks(0))
     cut = partial(_cut_auctions, source=source, tasks=tasks)
-    auctions = send_rows(engine, source.pieces, source.columns, cut, tasks)
+    auctions = piece_shuffle.send_rows(engine, source.pieces, source.columns, cut, tasks)
     count = partial(_count_bad_rows, source=source, most=count_shown_rejects(settings))
     problems, bad = auctions.mapPartitions(count).treeReduce(_join_counts)
     source.refuse(engine, problems)
@@ -447,11 +405,11 @@ AuctionCounts = tuple[tuple[PieceProblem, ...], BadRows | None]
 
 
 def _count_bad_rows(blocks: Iterable[Block], source: LogSource, most: int) -> Iterator[AuctionCounts]:
-    placed, problems = receive_rows(blocks)
+    placed, problems = piece_shuffle.receive_rows(blocks)
     try:
         yield tuple(problems), None if placed is None else _check_whole_auctions(placed, source, most)[1]
     except RecbenchError as error:
-        yield (*problems, describe_problem(len(source.pieces), error)), None
+        yield (*problems, piece_shuffle.describe_problem(len(source.pieces), error)), None
 
 
 def _join_counts(one: AuctionCounts, other: AuctionCounts) -> AuctionCounts:
@@ -460,7 +418,7 @@ def _join_counts(one: AuctionCounts, other: AuctionCounts) -> AuctionCounts:
 
 
 def _keep_good_rows(blocks: Iterable[Block], source: LogSource, plan: LayoutPlan) -> Iterator[Block]:
-    placed, _ = receive_rows(blocks)  # problems have been refused
+    placed, _ = piece_shuffle.receive_rows(blocks)  # problems have been refused
     if placed is None:
         return
     rows, _, good_r = _check_whole_auctions(placed, source, most=0)

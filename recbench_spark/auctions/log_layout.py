@@ -173,14 +173,10 @@ def write_no_rows(folder: Path, part: int) -> None:
 
 
 def _write_rows(path: Path, log: CheckedAuctions) -> None:
-    ids = zip(
-        ID_COLUMNS,
-        ((log.auction_r, log.auction_ids), (log.query_r, log.query_ids), (log.ad_r, log.ad_ids)),
-        strict=True,
-    )
+    ids = ((log.auction_r, log.auction_ids), (log.query_r, log.query_ids), (log.ad_r, log.ad_ids))
     columns = {
         name: pa.DictionaryArray.from_arrays(pa.array(places.astype(np.int32)), texts)
-        for name, (places, texts) in ids
+        for name, (places, texts) in zip(ID_COLUMNS, ids, strict=True)
     }
     for name, (kind, attribute) in STORED.items():
         values = getattr(log, attribute)
@@ -214,10 +210,8 @@ def read_part(folder: Path, part: int) -> CheckedAuctions:
         else None
         for name, (kind, attribute) in STORED.items()
     }
-    (auctions, queries, ads), places = zip(
-        *((one.dictionary, one.indices.to_numpy().astype(np.int64)) for one in coded), strict=True
-    )
-    auction_r, query_r, ad_r = places
+    auctions, queries, ads = (one.dictionary for one in coded)
+    auction_r, query_r, ad_r = (one.indices.to_numpy().astype(np.int64) for one in coded)
     return CheckedAuctions(queries, auctions, ads, query_r, auction_r, ad_r, **values)
 
 

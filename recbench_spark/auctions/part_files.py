@@ -26,14 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from recbench_spark.auctions.auction_log import (
-    LogArrays,
-    LogFacts,
-    LoggedPart,
-    make_part,
-    mask_later_rows,
-    select_rows,
-)
+from recbench_spark.auctions import auction_log
 from recbench_spark.auctions.auctions import CheckedAuctions
 from recbench_spark.auctions.kernels.auction_parts import AuctionPart
 from recbench_spark.auctions.kernels.counts import ImpressionCounts
@@ -55,17 +48,17 @@ TELLING = ("telling_shown", "telling_clicks")
 FACTS = "facts.json"
 
 
-def write_facts(folder: Path, facts: LogFacts, parts: list[int]) -> None:
+def write_facts(folder: Path, facts: auction_log.LogFacts, parts: list[int]) -> None:
     """Write the facts about all replayed rows, and their parts."""
     content = json.dumps({"facts": asdict(facts), "parts": parts})
     replace_file(folder / FACTS, lambda path: path.write_text(content, encoding="utf-8"))
 
 
-def read_facts(folder: Path) -> tuple[LogFacts, tuple[int, ...]]:
+def read_facts(folder: Path) -> tuple[auction_log.LogFacts, tuple[int, ...]]:
     """Read the facts about all replayed rows, and their parts."""
     content = json.loads((folder / FACTS).read_text(encoding="utf-8"))
     slots = SlotCounts(**content["facts"].pop("slots"))
-    return LogFacts(slots=slots, **content["facts"]), tuple(content["parts"])
+    return auction_log.LogFacts(slots=slots, **content["facts"]), tuple(content["parts"])
 
 
 def read_replayed(layout: LogLayout, part: int, until: int | None) -> CheckedAuctions | None:
@@ -78,18 +71,20 @@ def read_replayed(layout: LogLayout, part: int, until: int | None) -> CheckedAuc
     log = read_part(layout.folder, part)
     if until is None:
         return log
-    keep = mask_later_rows(log, until)
-    return select_rows(log, keep) if keep.any() else None
+    keep = auction_log.mask_later_rows(log, until)
+    return auction_log.select_rows(log, keep) if keep.any() else None
 
 
 # ------------------------------------------------------------------------------------ writing
 
 
-def count_part(layout: LogLayout, part: int, until: int | None, facts: LogFacts, folder: Path) -> None:
+def count_part(
+    part: int, layout: LogLayout, until: int | None, facts: auction_log.LogFacts, folder: Path
+) -> None:
     """Write a part's arrays. A task holds its rows."""
     log = read_replayed(layout, part, until)
     assert log is not None, "only parts with rows are counted"
-    place, auctions = find_folder(folder, part), make_part(log, facts)
+    place, auctions = find_folder(folder, part), auction_log.make_part(log, facts)
     place.mkdir(parents=True, exist_ok=True)
     for name in FIELDS:
         _save(place, name, getattr(auctions, name))
@@ -138,15 +133,15 @@ def _read_pairs(place: Path) -> tuple[pa.Array, Ints, pa.Array]:
     return queries, table.column("query").to_numpy(), table.column("ad").combine_chunks()
 
 
-def join_counts(layout: LogLayout, part: int, parts: frozenset[int], folder: Path) -> None:
+def join_counts(part: int, layout: LogLayout, parts: frozenset[int], folder: Path) -> None:
     """Add other pieces' counts to a piece of their class.
 
     The first piece with a pair, or a query, adds it to the log's sums. A task holds two pieces'
     pairs.
 
     Args:
-        layout: the log's layout.
         part: the piece.
+        layout: the log's layout.
         parts: parts with rows.
         folder: where the arrays are.
     """
@@ -184,7 +179,7 @@ def join_counts(layout: LogLayout, part: int, parts: frozenset[int], folder: Pat
     _write_counts(place, whole, np.where(owned_q, whole_q, 0))
 
 
-def keep_sums(folder: Path, name: str, make: Callable[[], LogArrays]) -> LogArrays:
+def keep_sums(folder: Path, name: str, make: Callable[[], auction_log.LogArrays]) -> auction_log.LogArrays:
     """Return the arrays in a file, made if missing.
 
     Two runs that make it at once write equal files. A damaged file is made again.
@@ -202,7 +197,7 @@ def keep_sums(folder: Path, name: str, make: Callable[[], LogArrays]) -> LogArra
     return arrays
 
 
-def _write_arrays(path: Path, arrays: LogArrays) -> None:
+def _write_arrays(path: Path, arrays: auction_log.LogArrays) -> None:
     with path.open("wb") as file:
         np.savez(file, *arrays)
 
@@ -215,7 +210,9 @@ def find_folder(folder: Path, part: int) -> Path:
     return folder / f"counted-{part:05d}"
 
 
-def load_part(folder: Path, part: int, facts: LogFacts, models: Mapping[str, Path]) -> LoggedPart:
+def load_part(
+    folder: Path, part: int, facts: auction_log.LogFacts, models: Mapping[str, Path]
+) -> auction_log.LoggedPart:
     """Map a part's arrays.
 
     Args:
@@ -227,7 +224,7 @@ def load_part(folder: Path, part: int, facts: LogFacts, models: Mapping[str, Pat
     place = find_folder(folder, part)
     probabilities = {name: _load(find_folder(one, part), "probability") for name, one in models.items()}
     auctions = load_auctions(place, facts.bid_unit)
-    return LoggedPart(auctions, probabilities, _load(place, "whole_auctions_q"))
+    return auction_log.LoggedPart(auctions, probabilities, _load(place, "whole_auctions_q"))
 
 
 def save_showings(folder: Path, part: int, number: int, showings: PairShowings) -> None:

@@ -17,33 +17,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from recbench_spark.auctions import part_files
-from recbench_spark.auctions.auction_log import (
-    MODEL_COLUMNS,
-    CountShowings,
-    LogArrays,
-    LogFacts,
-    LoggedPart,
-    MatchProblems,
-    PartWork,
-    Sums,
-    add_sums,
-    find_probabilities,
-    make_no_later_error,
-    make_no_time_error,
-    square_auctions,
-)
+from recbench_spark.auctions import auction_log, part_files, piece_shuffle
 from recbench_spark.auctions.auction_values import pack_ids
 from recbench_spark.auctions.auctions import make_reach_error
 from recbench_spark.auctions.log_layout import LogLayout, find_parts
 from recbench_spark.auctions.part_files import FACTS
-from recbench_spark.auctions.piece_shuffle import (
-    PieceProblem,
-    receive_rows,
-    refuse_problems,
-    refuse_wrong_ids,
-    send_rows,
-)
 from recbench_spark.core.arrays import Ints
 from recbench_spark.core.hashed_ids import hash_ids
 from recbench_spark.errors import DataError, FallbackToSpark
@@ -74,7 +52,7 @@ class CountedLog:
     layout: LogLayout
     until: int | None
     folder: Path
-    facts: LogFacts
+    facts: auction_log.LogFacts
     parts: tuple[int, ...]
 
     @property
@@ -101,7 +79,7 @@ class LaidOutParts:
     scratch: str
 
     @property
-    def facts(self) -> LogFacts:
+    def facts(self) -> auction_log.LogFacts:
         """Facts about the replayed rows."""
         return self.log.facts
 
@@ -110,7 +88,9 @@ class LaidOutParts:
         """Names of models with probabilities in the parts."""
         return tuple(self.probabilities)
 
-    def add(self, work: PartWork, count_showings: CountShowings | None = None) -> Sums:
+    def add(
+        self, work: auction_log.PartWork, count_showings: auction_log.CountShowings | None = None
+    ) -> auction_log.Sums:
         """Return a pass's sums over all parts.
 
         A task adds up its parts' sums.
@@ -128,16 +108,18 @@ class LaidOutParts:
         finally:
             remove_tree(folder)
 
-    def keep(self, name: str, make: Callable[[], LogArrays]) -> LogArrays:
+    def keep(self, name: str, make: Callable[[], auction_log.LogArrays]) -> auction_log.LogArrays:
         """Return arrays from a file, which later runs read again.
 
         The file lies beside the parts' counts.
         """
         return part_files.keep_sums(self.log.folder, name, make)
 
-    def _add(self, reader: PartReader, work: PartWork) -> Sums:
+    def _add(self, reader: PartReader, work: auction_log.PartWork) -> auction_log.Sums:
         run = partial(_add_some, reader=reader, work=work)
-        total: Sums = self._spread(self.log.parts).mapPartitions(run).treeReduce(add_sums)
+        total: auction_log.Sums = (
+            self._spread(self.log.parts).mapPartitions(run).treeReduce(auction_log.add_sums)
+        )
         return total
 
     def count_users(self) -> Ints:
@@ -170,7 +152,7 @@ class PartReader:
     models: Mapping[str, Path]
     showings: Path | None = None
 
-    def read(self, part: int) -> LoggedPart:
+    def read(self, part: int) -> auction_log.LoggedPart:
         """Map a part's arrays."""
         loaded = part_files.load_part(self.log.folder, part, self.log.facts, self.models)
         pieces = self.log.layout.peers.get(part)
@@ -181,11 +163,15 @@ class PartReader:
         return replace(loaded, read_elsewhere=load)
 
 
-def _add_some(parts: Iterable[int], reader: PartReader, work: PartWork) -> Iterator[Sums]:
-    yield reduce(add_sums, (work(reader.read(part)) for part in parts))
+def _add_some(
+    parts: Iterable[int], reader: PartReader, work: auction_log.PartWork
+) -> Iterator[auction_log.Sums]:
+    yield reduce(auction_log.add_sums, (work(reader.read(part)) for part in parts))
 
 
-def _share_showings(part: int, reader: PartReader, count_showings: CountShowings, folder: Path) -> None:
+def _share_showings(
+    part: int, reader: PartReader, count_showings: auction_log.CountShowings, folder: Path
+) -> None:
     for number, showings in enumerate(count_showings(reader.read(part))):
         part_files.save_showings(folder, part, number, showings)
 
@@ -199,7 +185,9 @@ def _cut_users(part: int, reader: PartReader, tasks: int) -> Iterator[Block]:
 def _square_auctions(blocks: Iterable[Block]) -> Iterator[Ints]:
     table = unpack_blocks(content for _, content in blocks)
     if table is not None:
-        yield square_auctions(table.column("user").to_numpy(), table.column("auctions").to_numpy())
+        yield auction_log.square_auctions(
+            table.column("user").to_numpy(), table.column("auctions").to_numpy()
+        )
 
 
 # ------------------------------------------------------------------------------------ counts
@@ -220,7 +208,7 @@ def open_counts(engine: Engine, layout: LogLayout, until: int | None, report: Re
         DataError: the log has no times, or no auction is later.
     """
     if until is not None and not layout.has_times:
-        raise make_no_time_error()
+        raise auction_log.make_no_time_error()
     target = layout.folder.with_name(f"{layout.folder.name}-after-{'all' if until is None else until}")
     with hold_lease(target, (target / FACTS).is_file, report) as lease:
         if lease is not None:
@@ -240,28 +228,20 @@ def _count_parts(engine: Engine, layout: LogLayout, until: int | None, folder: P
     each = numbers.map(partial(_find_facts, layout=layout, until=until)).collect()
     parts = [part for part, facts in enumerate(each) if facts is not None]
     if not parts:
-        raise make_no_later_error()
+        raise auction_log.make_no_later_error()
     facts = reduce(add, (one for one in each if one is not None))
-    count = partial(_count_part, layout=layout, until=until, facts=facts, folder=folder)
+    count = partial(part_files.count_part, layout=layout, until=until, facts=facts, folder=folder)
     engine.parallelize(parts, len(parts)).foreach(count)
     cut = [part for part in parts if part in layout.peers]
     if cut:
-        join = partial(_join_counts, layout=layout, parts=frozenset(parts), folder=folder)
+        join = partial(part_files.join_counts, layout=layout, parts=frozenset(parts), folder=folder)
         engine.parallelize(cut, len(cut)).foreach(join)
     part_files.write_facts(folder, facts, parts)
 
 
-def _find_facts(part: int, layout: LogLayout, until: int | None) -> LogFacts | None:
+def _find_facts(part: int, layout: LogLayout, until: int | None) -> auction_log.LogFacts | None:
     log = part_files.read_replayed(layout, part, until)
-    return None if log is None else LogFacts.from_log(log)
-
-
-def _count_part(part: int, layout: LogLayout, until: int | None, facts: LogFacts, folder: Path) -> None:
-    part_files.count_part(layout, part, until, facts, folder)
-
-
-def _join_counts(part: int, layout: LogLayout, parts: frozenset[int], folder: Path) -> None:
-    part_files.join_counts(layout, part, parts, folder)
+    return None if log is None else auction_log.LogFacts.from_log(log)
 
 
 # ------------------------------------------------------------------------------------ models
@@ -287,25 +267,28 @@ def match_model(engine: Engine, log: CountedLog, path: str, where: str, folder: 
         table = open_pieces(path)
     except FallbackToSpark as error:
         raise make_reach_error(f"model {path}", error) from None
-    require_names(table.schema.names, MODEL_COLUMNS, where)
-    empty = table.schema.empty_table().select(list(MODEL_COLUMNS))
+    require_names(table.schema.names, auction_log.MODEL_COLUMNS, where)
+    empty = table.schema.empty_table().select(list(auction_log.MODEL_COLUMNS))
     _convert_predictions(empty, where)
     cut = partial(_cut_predictions, layout=log.layout, where=where)
-    blocks = send_rows(engine, table.pieces, MODEL_COLUMNS, cut, log.layout.parts)
+    blocks = piece_shuffle.send_rows(engine, table.pieces, auction_log.MODEL_COLUMNS, cut, log.layout.parts)
     match = partial(_match_part, log=log, where=where, empty=empty, folder=folder)
     results = blocks.mapPartitionsWithIndex(match).collect()
     all_problems = [problem for some, _ in results for problem in some]
     if any(problem.kind == DataError.__name__ for problem in all_problems):
-        refuse_wrong_ids(engine, table.pieces, {name: name for name in MODEL_COLUMNS[:2]}, where)
-    refuse_problems(all_problems, f"model {path}")
+        piece_shuffle.refuse_wrong_ids(
+            engine, table.pieces, {name: name for name in auction_log.MODEL_COLUMNS[:2]}, where
+        )
+    piece_shuffle.refuse_problems(all_problems, f"model {path}")
     reduce(add, (problems for _, problems in results)).refuse(where)
 
 
 def _convert_predictions(table: pa.Table, where: str) -> pa.Table:
-    ids = {name: pack_ids(table.column(name), f"{where}: {name}") for name in MODEL_COLUMNS[:2]}
-    return pa.table(
-        {**ids, "probability": as_double(combine_column(table.column("probability")), "probability")}
-    )
+    columns = {
+        name: pack_ids(table.column(name), f"{where}: {name}") for name in auction_log.MODEL_COLUMNS[:2]
+    }
+    probability = as_double(combine_column(table.column("probability")), "probability")
+    return pa.table({**columns, "probability": probability})
 
 
 def _cut_predictions(table: pa.Table, place: int, layout: LogLayout, where: str) -> Iterator[Block]:
@@ -331,13 +314,13 @@ def _cut_predictions(table: pa.Table, place: int, layout: LogLayout, where: str)
 
 def _match_part(
     part: int, blocks: Iterable[Block], *, log: CountedLog, where: str, empty: pa.Table, folder: Path
-) -> Iterator[tuple[list[PieceProblem], MatchProblems]]:
-    rows, problems = receive_rows(blocks)
+) -> Iterator[tuple[list[piece_shuffle.PieceProblem], auction_log.MatchProblems]]:
+    rows, problems = piece_shuffle.receive_rows(blocks)
     replayed = part_files.read_replayed(log.layout, part, log.until)
     if replayed is None:
-        yield problems, MatchProblems()
+        yield problems, auction_log.MatchProblems()
         return
     table = _convert_predictions(empty, where) if rows is None else rows
-    probability_r, mistakes = find_probabilities(replayed, table, where)
+    probability_r, mistakes = auction_log.find_probabilities(replayed, table, where)
     part_files.save_probabilities(folder, part, probability_r)
     yield problems, mistakes

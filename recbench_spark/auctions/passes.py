@@ -19,9 +19,9 @@ from recbench_spark.auctions.kernels.counts import SlotTotals
 from recbench_spark.auctions.kernels.mechanism import OperatingPoint, SlotCounts
 from recbench_spark.auctions.kernels.user_bootstrap import PairShowings
 from recbench_spark.auctions.settings import ReplaySettings
-from recbench_spark.auctions.user_counts import count_users
 from recbench_spark.config import Bootstrap
 from recbench_spark.core.arrays import Bools, Floats, Ints, Ints32
+from recbench_spark.errors import ConfigError, DataError
 
 CELLS_AT_ONCE = 1 << 24
 """Numbers (queries x columns) that a part holds at once, 128 MiB, unless one point alone has more."""
@@ -53,8 +53,7 @@ class CurvePass:
 
     def __call__(self, part: LoggedPart) -> Sums:
         """Return a part's derivatives."""
-        derived = part.auctions.derive_curve(self.set_s, self.log_theta)
-        return derived.gradient, derived.information
+        return part.auctions.derive_curve(self.set_s, self.log_theta)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,6 +148,42 @@ def _sum_rows(part: LoggedPart, rows: Ints, bootstrap: Bootstrap, user_rows: Int
     # To first order a replicate is the whole and, for each user, (weight - 1) x its row.
     drawn = bootstrap_columns(part.auctions.users.key_u, user_rows, number, seed)
     return sums, drawn + (sums - user_rows.sum(axis=0))
+
+
+def count_users(log: AuctionLogParts) -> Ints:
+    """Return auctions, their squares summed by user, and users, (3,).
+
+    Raises:
+        ConfigError: the log has no users. DataError: an auction without a user, or with two.
+    """
+    (problems,) = log.add(find_user_problems)
+    if problems[0]:
+        raise ConfigError(
+            "replay.resample: user: the log has no column user_id", "log.columns: {user_id: NAME} maps it"
+        )
+    for rows, reason in zip(problems[1:].tolist(), USER_PROBLEMS, strict=True):
+        if rows:
+            raise DataError(
+                f"replay.resample: user: {rows:,} rows of the log {reason}",
+                "give each auction one user, or resample queries",
+            )
+    return log.count_users()
+
+
+USER_PROBLEMS = ("have no user_id", "have another user_id than the first row of their auction")
+"""Mistakes about users, in the order in which they are reported."""
+
+
+def find_user_problems(part: LoggedPart) -> Sums:
+    """Count a part's mistakes about users, (3,).
+
+    The first number is 1 if it has no users; the others are rows with each of USER_PROBLEMS.
+    """
+    user_r, starts_a = part.auctions.user_key_r, part.auctions.starts_a
+    if user_r is None:
+        return (np.array([1, 0, 0]),)
+    first_r = np.repeat(user_r[starts_a[:-1]], np.diff(starts_a))
+    return (np.array([0, (user_r < 0).sum(), (user_r != first_r).sum()]),)
 
 
 def add_up_log(log: AuctionLogParts, settings: ReplaySettings) -> LogArrays:

@@ -118,9 +118,7 @@ class Replayer:
 
     def measure_log(self) -> Values:
         """Return the logged policy's metrics."""
-        first, replicates = (one.measure() for one in self.logged)
-        values = {name: (float(value), replicates[name]) for name, value in first.items()}
-        return values if self.log.facts.has_blocks else _drop_main_line(values)
+        return _join_values(self.log, *(one.measure() for one in self.logged))
 
     @property
     def definition(self) -> str:
@@ -136,6 +134,91 @@ class Replayer:
         words += ["resample=user"] if settings.resample == "user" else []
         return ";".join(words)
 
+    def log_rows(self) -> list[ReplayRow]:
+        """Return the logged policy's metrics, reference rates and position curve."""
+        rows = [self._row(LOGGED, None, name, value) for name, value in self.measure_log().items()]
+        whole, boot = self.logged
+        theta, slots, blocks = self.clicks.theta_s, self.log.facts.slots, self.log.facts.has_blocks
+        names = [f"main {s + 1}" if blocks else str(s + 1) for s in range(slots.main)]
+        names += [f"side {s + 1}" for s in range(slots.side if blocks else 0)]
+        for s, slot in enumerate(names):
+            rate = (float(whole.reference[s]), boot.reference[:, s])
+            with np.errstate(over="ignore"):
+                curve = (float(theta[s]), theta[s] * np.exp(boot.curve_shift[:, s]))
+            first = names[self.clicks.set_s[s]]
+            rows.append({**self._row(LOGGED, None, "reference_rate", rate), "slot": slot})
+            curve_row = self._row(LOGGED, None, "position_curve", curve)
+            rows.append({**curve_row, "slot": slot, "reference_slot": first})
+        return rows
+
+    def model_rows(
+        self, model: str, point: OperatingPoint, by_unseen: Mapping[str, Values], cases: Mapping[str, float]
+    ) -> list[ReplayRow]:
+        """Return a model's metrics at a point, and its cases.
+
+        Each rule for unseen pairs has a row.
+        """
+        rows = [
+            {**self._row(model, point, name, value), "unseen": unseen}
+            for unseen, values in by_unseen.items()
+            for name, value in values.items()
+        ]
+        nowhere = np.zeros(0)
+        return rows + [self._row(model, point, name, (value, nowhere)) for name, value in cases.items()]
+
+    def difference_rows(
+        self,
+        values: Mapping[tuple[str, OperatingPoint], Values],
+        models: Sequence[str],
+        points: Sequence[OperatingPoint],
+    ) -> list[ReplayRow]:
+        """Return differences between models, and to the logged policy.
+
+        All differences use the same bootstrap weights.
+        """
+        rows, logged = [], self.measure_log()
+        for point in points:
+            known = {LOGGED: logged} | {model: values[model, point] for model in models}
+            pairs = [(one, LOGGED) for one in models]
+            pairs += [(one, other) for n, one in enumerate(models) for other in models[:n]]
+            for one, other in pairs:
+                rows += [
+                    {**self._row(one, point, name, value), "other": other, "unseen": UNSEEN[0]}
+                    for name, value in compare_values(known[one], known[other]).items()
+                ]
+        return rows
+
+    def _row(
+        self, model: str, point: OperatingPoint | None, metric: str, value: tuple[float, Floats]
+    ) -> ReplayRow:
+        row: ReplayRow = {
+            "model": model,
+            "metric": metric,
+            "definition": self.definition,
+            "n": round(float(self.logged[0].views)),
+            "queries": self.queries,
+            "effective_queries": self.effective_queries,
+            **self._describe_value(value),
+        }
+        return row | ({"point": point.describe(), **vars(point)} if point else {})
+
+    def _describe_value(self, value: tuple[float, Floats]) -> dict[str, float | None]:
+        """Return value, standard error and interval.
+
+        With too few queries, the latter two are NULL.
+        """
+        number, replicates = value
+        row: dict[str, float | None] = {"value": number if np.isfinite(number) else None}
+        finite = replicates[np.isfinite(replicates)]
+        if len(finite) < 2 or self.effective_queries < FEWEST_QUERIES:
+            return row
+        low, high = resampling.percentile_interval(finite[:, None], self.settings.bootstrap.level)
+        return row | {
+            "stderr": float(finite.std(ddof=1)),
+            "ci_low": float(low[0]),
+            "ci_high": float(high[0]),
+        }
+
 
 @dataclass(frozen=True, eq=False)
 class ReplayedModel:
@@ -148,11 +231,13 @@ class ReplayedModel:
     def values(self, unseen: str) -> Values:
         """Return the metrics, treating unseen pairs as in UNSEEN."""
         largest = self.log.facts.largest_bid
-        first, replicates = (one.measure(unseen, largest or 1.0) for one in (self.whole, self.boot))
-        values = {name: (float(value), replicates[name]) for name, value in first.items()}
-        if largest is None:
-            values = {name: value for name, value in values.items() if not name.startswith("revenue")}
-        return values if self.log.facts.has_blocks else _drop_main_line(values)
+        measured = (one.measure(unseen, largest or 1.0) for one in (self.whole, self.boot))
+        values = _join_values(self.log, *measured)
+        return {
+            name: one
+            for name, one in values.items()
+            if largest is not None or not name.startswith("revenue")
+        }
 
     def cases(self) -> dict[str, float]:
         """Return each case's share of shown ads, and its clicks."""
@@ -181,99 +266,16 @@ def replay_models(
         settings: the section `replay`.
     """
     replayer = Replayer.from_log(log, settings)
-    writer = RowWriter(replayer)
-    rows = writer.log_rows()
+    rows = replayer.log_rows()
     points = sorted(settings.list_points())
     values: dict[tuple[str, OperatingPoint], Values] = {}
     for model in models:
         for point, replayed in zip(points, replayer.replay(model, points), strict=True):
             by_unseen = {unseen: replayed.values(unseen) for unseen in UNSEEN}
             values[model, point] = by_unseen[UNSEEN[0]]
-            rows += writer.model_rows(model, point, by_unseen, replayed.cases())
-    rows += writer.difference_rows(values, models, points)
+            rows += replayer.model_rows(model, point, by_unseen, replayed.cases())
+    rows += replayer.difference_rows(values, models, points)
     return rows, [*_check_log(replayer), *_check_logged_model(replayer)]
-
-
-@dataclass(frozen=True)
-class RowWriter:
-    """Writer for rows of `replays`."""
-
-    replayer: Replayer
-
-    def log_rows(self) -> list[ReplayRow]:
-        """Return the logged policy's metrics, reference rates and position curve."""
-        rows = [self._row(LOGGED, None, name, value) for name, value in self.replayer.measure_log().items()]
-        whole, boot = self.replayer.logged
-        theta = self.replayer.clicks.theta_s
-        names = _slot_names(self.replayer.log)
-        for s, slot in enumerate(names):
-            rate = (float(whole.reference[s]), boot.reference[:, s])
-            with np.errstate(over="ignore"):
-                curve = (float(theta[s]), theta[s] * np.exp(boot.curve_shift[:, s]))
-            first = names[self.replayer.clicks.set_s[s]]
-            rows.append({**self._row(LOGGED, None, "reference_rate", rate), "slot": slot})
-            rows.append(
-                {
-                    **self._row(LOGGED, None, "position_curve", curve),
-                    "slot": slot,
-                    "reference_slot": first,
-                }
-            )
-        return rows
-
-    def model_rows(
-        self, model: str, point: OperatingPoint, by_unseen: Mapping[str, Values], cases: Mapping[str, float]
-    ) -> list[ReplayRow]:
-        """Return a model's metrics at a point, and its cases.
-
-        Each rule for unseen pairs has a row.
-        """
-        rows = [
-            {**self._row(model, point, name, value), "unseen": unseen}
-            for unseen, values in by_unseen.items()
-            for name, value in values.items()
-        ]
-        nowhere = np.zeros(0)
-        return rows + [self._row(model, point, name, (value, nowhere)) for name, value in cases.items()]
-
-    def difference_rows(
-        self,
-        values: Mapping[tuple[str, OperatingPoint], Values],
-        models: Sequence[str],
-        points: Sequence[OperatingPoint],
-    ) -> list[ReplayRow]:
-        """Return differences between models, and to the logged policy.
-
-        All differences use the same bootstrap weights.
-        """
-        rows, logged = [], self.replayer.measure_log()
-        for point in points:
-            known = {LOGGED: logged} | {model: values[model, point] for model in models}
-            pairs = [(one, LOGGED) for one in models]
-            pairs += [(one, other) for n, one in enumerate(models) for other in models[:n]]
-            for one, other in pairs:
-                rows += [
-                    {**self._row(one, point, name, value), "other": other, "unseen": UNSEEN[0]}
-                    for name, value in compare_values(known[one], known[other]).items()
-                ]
-        return rows
-
-    def _row(
-        self, model: str, point: OperatingPoint | None, metric: str, value: tuple[float, Floats]
-    ) -> ReplayRow:
-        replayer = self.replayer
-        row: ReplayRow = {
-            "model": model,
-            "metric": metric,
-            "definition": replayer.definition,
-            "n": round(float(replayer.logged[0].views)),
-            "queries": replayer.queries,
-            "effective_queries": replayer.effective_queries,
-            **_describe_value(value, replayer),
-        }
-        if point is None:
-            return row
-        return row | {"point": point.describe(), **vars(point)}
 
 
 def compare_values(one: Values, other: Values) -> dict[str, tuple[float, Floats]]:
@@ -291,20 +293,6 @@ def compare_values(one: Values, other: Values) -> dict[str, tuple[float, Floats]
     return compared
 
 
-def _describe_value(value: tuple[float, Floats], replayer: Replayer) -> dict[str, float | None]:
-    """Return value, standard error and interval.
-
-    With too few queries, the latter two are NULL.
-    """
-    number, replicates = value
-    row: dict[str, float | None] = {"value": number if np.isfinite(number) else None}
-    finite = replicates[np.isfinite(replicates)]
-    if len(finite) < 2 or replayer.effective_queries < FEWEST_QUERIES:
-        return row
-    low, high = resampling.percentile_interval(finite[:, None], replayer.settings.bootstrap.level)
-    return row | {"stderr": float(finite.std(ddof=1)), "ci_low": float(low[0]), "ci_high": float(high[0])}
-
-
 def _count_views(page_views: int | None, auctions: int) -> float:
     """Return the page views per auction.
 
@@ -318,15 +306,13 @@ def _count_views(page_views: int | None, auctions: int) -> float:
     return page_views / auctions if page_views else 1.0
 
 
-def _drop_main_line(values: Values) -> Values:
-    return {name: value for name, value in values.items() if name != "main_line_yield"}
-
-
-def _slot_names(log: AuctionLogParts) -> list[str]:
-    main, side = log.facts.slots.main, log.facts.slots.side
-    if not log.facts.has_blocks:
-        return [str(s + 1) for s in range(main)]
-    return [f"main {s + 1}" for s in range(main)] + [f"side {s + 1}" for s in range(side)]
+def _join_values(log: AuctionLogParts, whole: Mapping[str, Floats], drawn: Mapping[str, Floats]) -> Values:
+    """Return each metric with its replicates; without blocks there is no main line."""
+    return {
+        name: (float(value), drawn[name])
+        for name, value in whole.items()
+        if log.facts.has_blocks or name != "main_line_yield"
+    }
 
 
 def _check_log(replayer: Replayer) -> list[Check]:

@@ -11,12 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from recbench_spark.auctions.auction_log import (
-    AuctionLogParts,
-    make_parts,
-    match_probabilities,
-    read_later_rows,
-)
+from recbench_spark.auctions import auction_log
 from recbench_spark.auctions.auctions import (
     CheckedAuctions,
     check_auctions,
@@ -58,7 +53,11 @@ class ReplayOutcome:
 
     @classmethod
     def from_parts(
-        cls, file: ReplayFile, parts: AuctionLogParts, rejects: tuple[tuple[str, str], ...], left_out: int
+        cls,
+        file: ReplayFile,
+        parts: auction_log.AuctionLogParts,
+        rejects: tuple[tuple[str, str], ...],
+        left_out: int,
     ) -> ReplayOutcome:
         """Replay a file's models over a log's parts."""
         rows, checks = replay_models(parts, [model.name for model in file.models], file.replay)
@@ -78,12 +77,14 @@ def replay_here(file: ReplayFile, until: int | None, parts: int | None) -> Repla
     world = make_auctions(file.log.world) if file.log.world else None
     log = check_auctions(world.log, file.log, "generated log") if world else read_auctions(file.log)
     if until is not None:
-        log = read_later_rows(log, until)
+        log = auction_log.read_later_rows(log, until)
     models = read_models(file, log, world)
     if log.probability_r is not None:
         models[LOGGED] = log.probability_r
     count = parts or -(-len(log.click_r) // MOST_ROWS_OF_A_PART)
-    return ReplayOutcome.from_parts(file, make_parts(log, models, count), log.rejects, log.left_out)
+    return ReplayOutcome.from_parts(
+        file, auction_log.make_parts(log, models, count), log.rejects, log.left_out
+    )
 
 
 def replay_laid_out(
@@ -134,5 +135,5 @@ def read_models(
             table = world.log.select(["auction_id", "ad_id"]).append_column("probability", predicted)
         else:
             raise ConfigError(f"models: {model.name} has no source", "give path")
-        models[model.name] = match_probabilities(log, table, where)
+        models[model.name] = auction_log.match_probabilities(log, table, where)
     return models

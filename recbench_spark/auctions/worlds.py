@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from recbench_spark.auctions.kernels.mechanism import AuctionOrder, OperatingPoint, SlotCounts
 from recbench_spark.auctions.settings import AuctionWorld
-from recbench_spark.core.arrays import Bools, Floats, Ints, Ints32
+from recbench_spark.core.arrays import Floats, Ints
 
 THETA = np.array([1, 0.72, 0.55, 0.45, 0.16, 0.12, 0.09, 0.07])
 """True click rates at four slots on the main line and four in the sidebar, as shares of the first one."""
@@ -85,27 +85,17 @@ def make_auctions(world: AuctionWorld) -> GeneratedAuctions:
     slot_r, _ = order.run(LOGGED, SLOTS)
     chance_r = rate_g[pair_r] * np.append(THETA, 0.0)[slot_r]
     clicked_r = draw.random(len(pair_r)) < chance_r
-    rows = (np.repeat(np.arange(world.auctions), each), pair_r // world.ads, pair_r % world.ads)
-    log = _make_table(rows, (bid_r, probability_r), slot_r, clicked_r)
-    return GeneratedAuctions(log, rate_g[pair_r], starts_a, pair_r, world.seed, len(rate_g))
-
-
-def _make_table(
-    ids: tuple[Ints, Ints, Ints], numbers: tuple[Floats, Floats], slot_r: Ints32, clicked_r: Bools
-) -> pa.Table:
-    main = slot_r < SLOTS.main
-    lost = slot_r < 0
-    position = np.where(main, slot_r, slot_r - SLOTS.main) + 1
-    return pa.table(
-        {
-            "auction_id": ids[0],
-            "query_id": ids[1],
-            "ad_id": ids[2],
-            "event_time": FIRST_TIME + STEP * ids[0],
-            "bid": numbers[0],
-            "block": pa.array(np.where(main, "main", "side"), mask=lost),
-            "position": pa.array(position.astype(np.int32), mask=lost),
-            "clicked": clicked_r.astype(np.int32),
-            "probability": numbers[1],
-        }
-    )
+    auction_r, is_main, lost_r = np.repeat(np.arange(world.auctions), each), slot_r < SLOTS.main, slot_r < 0
+    position_r = np.where(is_main, slot_r, slot_r - SLOTS.main) + 1
+    log = {
+        "auction_id": auction_r,
+        "query_id": pair_r // world.ads,
+        "ad_id": pair_r % world.ads,
+        "event_time": FIRST_TIME + STEP * auction_r,
+        "bid": bid_r,
+        "block": pa.array(np.where(is_main, "main", "side"), mask=lost_r),
+        "position": pa.array(position_r.astype(np.int32), mask=lost_r),
+        "clicked": clicked_r.astype(np.int32),
+        "probability": probability_r,
+    }
+    return GeneratedAuctions(pa.table(log), rate_g[pair_r], starts_a, pair_r, world.seed, len(rate_g))

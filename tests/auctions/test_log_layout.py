@@ -136,9 +136,9 @@ def count(layout: LogLayout, until: int | None, folder: Path) -> FileParts:
     }
     facts = reduce(lambda one, two: one + two, each.values())
     for part in each:
-        part_files.count_part(layout, part, until, facts, folder)
+        part_files.count_part(part, layout, until, facts, folder)
     for part in set(layout.peers) & set(each):
-        part_files.join_counts(layout, part, frozenset(each), folder)
+        part_files.join_counts(part, layout, frozenset(each), folder)
     part_files.write_facts(folder, facts, sorted(each))
     facts, numbers = part_files.read_facts(folder)
     return FileParts(PartReader(CountedLog(layout, until, folder, facts, numbers), {LOGGED: folder}))

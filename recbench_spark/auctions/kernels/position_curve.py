@@ -13,7 +13,7 @@ The first slot in each set has the value 1. Axes: g pairs, s slots, b bootstrap 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,8 +30,7 @@ LONGEST_STEP = 1.0
 """Longest step of log theta, so that a step from a flat part of the likelihood does not overshoot."""
 
 
-@dataclass(frozen=True)
-class CurveDerivatives:
+class CurveDerivatives(NamedTuple):
     """Derivatives of the log-likelihood by log theta.
 
     Derivatives are whole sums in units of 2^-30.
@@ -43,10 +42,6 @@ class CurveDerivatives:
 
     gradient: Ints
     information: Ints
-
-    def __add__(self, other: CurveDerivatives) -> CurveDerivatives:
-        """Return the derivatives over both sides' pairs."""
-        return CurveDerivatives(self.gradient + other.gradient, self.information + other.information)
 
 
 def find_links(counts: ImpressionCounts) -> Bools:

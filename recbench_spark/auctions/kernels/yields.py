@@ -111,9 +111,10 @@ class ReplayedPolicy:
             }
             if unseen != UNSEEN[0]:
                 return metrics
-            revenue = self._earn() * largest_bid
+            revenue = self._add_up("revenue", "revenue_slope", "reference_revenue") * largest_bid
+            several = self._add_up("multi_slot_clicks", "multi_slot_slope", "multi_slot_reference")
             return metrics | {
-                "multi_slot_yield": self._count_multi_slot_clicks() / views,
+                "multi_slot_yield": several / views,
                 "ads_per_view": self.column("shown") / views,
                 "revenue": revenue,
                 "revenue_per_view": revenue / views,
@@ -135,19 +136,12 @@ class ReplayedPolicy:
         total: Floats = clicks + reference[..., slots].sum(axis=-1)
         return total
 
-    def _count_multi_slot_clicks(self) -> Floats:
-        """Return clicks on pairs seen at several slots.
+    def _add_up(self, known: str, slope: str, at_reference: str) -> Floats:
+        """Return a sum for known pairs with the curve's shift, and for others.
 
         A pair without a known rate counts at the reference rate.
         """
-        shifted = (self.column("multi_slot_slope") * self.logged.curve_shift).sum(axis=-1)
-        reference = (self.column("multi_slot_reference") * self.logged.reference).sum(axis=-1)
-        clicks: Floats = self.column("multi_slot_clicks") + shifted + reference
-        return clicks
-
-    def _earn(self) -> Floats:
-        """Return the revenue in units of the largest bid."""
-        shifted = (self.column("revenue_slope") * self.logged.curve_shift).sum(axis=-1)
-        unseen = (self.column("reference_revenue") * self.logged.reference).sum(axis=-1)
-        revenue: Floats = self.column("revenue") + shifted + unseen
-        return revenue
+        shifted = (self.column(slope) * self.logged.curve_shift).sum(axis=-1)
+        others = (self.column(at_reference) * self.logged.reference).sum(axis=-1)
+        total: Floats = self.column(known) + shifted + others
+        return total

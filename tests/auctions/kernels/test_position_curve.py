@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import reduce
-from operator import add
 
 import numpy as np
 import pytest
 
+from recbench_spark.auctions.auction_log import add_sums
 from recbench_spark.auctions.kernels import position_curve
 from recbench_spark.auctions.kernels.counts import ImpressionCounts
 from recbench_spark.auctions.kernels.mechanism import OperatingPoint
@@ -91,8 +91,9 @@ def test_parts_add_up_to_the_same_bits(parts: int) -> None:
     log, sets = make_log(5, 400, POINT, 2, queries=40), np.array([0, 0, 0])
     curve = np.log([1, 0.6, 0.3])
     whole = make_part(log, 3)[0].derive_curve(sets, curve)
-    pieces = reduce(add, (make_part(one, 3)[0].derive_curve(sets, curve) for one in split_log(log, parts)))
-    assert (whole.gradient == pieces.gradient).all() and (whole.information == pieces.information).all()
+    each = (make_part(one, 3)[0].derive_curve(sets, curve) for one in split_log(log, parts))
+    gradient, information = reduce(add_sums, each)
+    assert (whole.gradient == gradient).all() and (whole.information == information).all()
 
 
 def test_the_curve_has_no_bias_where_three_of_ten_are_clicked() -> None:
