@@ -63,11 +63,9 @@ def main(args: argparse.Namespace) -> int:
         for system in systems.values():
             system.stop()
     for name, turns in warm.items():
-        rows = [
-            {"system": name, "round": n, "wall": turn["wall"], "cpu": turn["cpu"]}
-            for n, turn in enumerate(turns)
-        ]
-        append_rows(args.output, [{"benchmark": "call", **row} for row in rows])
+        facts = {"benchmark": "call", "system": name}
+        spent = [{"round": n, "wall": turn["wall"], "cpu": turn["cpu"]} for n, turn in enumerate(turns)]
+        append_rows(args.output, [{**facts, **row} for row in spent])
     imports = {name: system.imports for name, system in systems.items()}
     print("\n".join(format_table(imports, cold, warm)))
     return OK
@@ -89,13 +87,8 @@ class SystemProcess:
         """Start the process and wait for its imports."""
         libraries = Path(os.environ.get("RECBENCH_LIBRARIES", ROOT / ".venv-libraries"))
         python = str(libraries / "warprec/bin/python") if name == "warprec" else sys.executable
-        command = [
-            python,
-            str(Path(__file__).with_name("time_call.py")),
-            name,
-            folder,
-            ",".join(map(str, KS)),
-        ]
+        script = str(Path(__file__).with_name("time_call.py"))
+        command = [python, script, name, folder, ",".join(map(str, KS))]
         variables = {**os.environ, **ONE_THREAD, "PYTHONPATH": str(ROOT)}
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=variables)

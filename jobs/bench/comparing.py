@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from jobs.bench.harness import add_output_flag, append_rows, time_call
+from jobs.bench.harness import add_counts, add_output_flag, append_rows, time_call
 from jobs.bench.randomness import uniform
 from recbench_spark import cli
 from recbench_spark.analyses.comparisons.comparisons import compare
@@ -41,8 +41,7 @@ def parser() -> cli.Parser:
     flags.add_argument(
         "--models", type=cli.parse_counts, default=(50, 100, 200), help="numbers of models, comma-separated"
     )
-    flags.add_argument("--users", type=cli.parse_count, default=100_000)
-    flags.add_argument("--replicates", type=cli.parse_count, default=1000)
+    add_counts(flags, users=100_000, replicates=1000)
     flags.add_argument("--folder", type=Path, help="where the values lie; default: a temporary folder")
     add_output_flag(flags)
     return flags

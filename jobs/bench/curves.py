@@ -24,7 +24,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from jobs.bench.harness import measure_own_cpu, take_turns
+from jobs.bench.harness import add_counts, measure_own_cpu, take_turns
 from jobs.bench.spark_curves import run_spark
 from recbench_spark import cli
 from recbench_spark.analyses.curves.learning_curves import CurveRequest, CurveUsers, measure_prefixes
@@ -53,11 +53,7 @@ ROWS, K = 40, 50
 def parser() -> cli.Parser:
     """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
-    flags.add_argument("--users", type=cli.parse_count, default=2000)
-    flags.add_argument("--items", type=cli.parse_count, default=20_000)
-    flags.add_argument("--dims", type=cli.parse_count, default=64)
-    flags.add_argument("--points", type=cli.parse_count, default=20)
-    flags.add_argument("--rounds", type=cli.parse_count, default=3)
+    add_counts(flags, users=2000, items=20_000, dims=64, points=20, rounds=3)
     flags.add_argument("--spark", action="store_true", help="through Spark, from stored rows")
     flags.add_argument("--kinds", default="als,als-explicit,implicit_als", help="with --spark, by commas")
     flags.add_argument("--folder", type=Path, help="place of the files with --spark")

@@ -47,12 +47,8 @@ WARM_UP = 200_000
 def parser() -> cli.Parser:
     """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
-    flags.add_argument(
-        "--rows",
-        type=cli.parse_counts,
-        default=(10**6, 10**7, 5 * 10**7),
-        help="interactions, comma-separated",
-    )
+    sizes = (10**6, 10**7, 5 * 10**7)
+    flags.add_argument("--rows", type=cli.parse_counts, default=sizes, help="interactions, comma-separated")
     flags.add_argument("--replicates", type=cli.parse_count, default=200)
     flags.add_argument("--folder", type=Path, help="where the rows lie; default: a temporary folder")
     add_output_flag(flags)
@@ -67,9 +63,8 @@ def main(args: argparse.Namespace) -> int:
         for n in [WARM_UP, *args.rows]:
             seconds = measure_size(spark, args.folder or Path(folder), n, args.replicates)
             line = f"{n:12,}  " + "  ".join(f"{s:9.1f}" for s in seconds)
-            print(
-                f"{line}  {sum(seconds) / n * 1e6:.2f}{'  (warm-up)' if n == WARM_UP else ''}", flush=True
-            )
+            note = "  (warm-up)" if n == WARM_UP else ""
+            print(f"{line}  {sum(seconds) / n * 1e6:.2f}{note}", flush=True)
             if n != WARM_UP:
                 row = dict(zip(("propensities", "strata", "estimates"), seconds, strict=True))
                 append_rows(args.output, [{"benchmark": "debiasing", "rows": n, **row}])
@@ -136,13 +131,8 @@ def rankings(spark: SparkSession, n: int, items: DataFrame) -> DataFrame:
     Propensities are drawn from those of the log's items.
     """
     users = n // (USER_TRUTH_ITEMS * TRUTH_ROWS)
-    chances = (
-        items.orderBy(F.xxhash64("item_index"))
-        .select("propensity")
-        .limit(1000)
-        .toPandas()
-        .propensity.tolist()
-    )
+    sample = items.orderBy(F.xxhash64("item_index")).select("propensity").limit(1000)
+    chances = sample.toPandas().propensity.tolist()
     place = F.array(*(F.lit(float(chance)) for chance in chances))
     each = F.sequence(F.lit(0), F.lit(USER_TRUTH_ITEMS - 1))
 

@@ -55,12 +55,9 @@ from recbench_spark.errors import OK, ConfigError, nearest
 from recbench_spark.graphs.kernels.costs import PassSize, Rates, expected_copies, fit_rates
 from recbench_spark.runtime.session import get_session
 
-LIMITS = {
-    "ours-scatter": "bag",
-    "ours-mean": "bag",
+LIMITS = dict.fromkeys(("ours-scatter", "ours-mean", "ours-gather"), "bag") | {
     "ours-mean16": "bag16",
     "ours-convolve": "bag-convolve",
-    "ours-gather": "bag",
 }
 SLOW = {"sql": 10_000_000, "grouped": 1_000_000, "khop": 1_000_000}
 """Slow systems run once a size, up to so many edges."""
@@ -125,20 +122,14 @@ def run_rounds(
         bench = GraphBench(spark, folder, size)
         bench.fastest = next((row["way"] for row in reversed(rows) if "way" in row), None)
         for turn, name in order_turns(systems, rounds, warm_ups=1):
-            if takes_part(name, size, turn, size == sizes[0]):
+            # Slow systems warm up at the first size, and run once a size up to their limit.
+            is_first = turn == 0 or (turn < 0 and size == sizes[0])
+            if name not in SLOW or (size <= SLOW[name] and is_first):
                 row = bench.measure(name)
                 if turn >= 0:
                     rows.append({**row, "round": turn})
                     print(json.dumps(rows[-1]), flush=True)
     return rows
-
-
-def takes_part(name: str, edges: int, turn: int, first: bool) -> bool:
-    """Tell whether a system runs in this round.
-
-    Slow systems warm up once and run once a size.
-    """
-    return name not in SLOW or (edges <= SLOW[name] and (turn == 0 or (turn < 0 and first)))
 
 
 FIT_SIZES = (1_000_000, 3_000_000, 10_000_000, 30_000_000)
@@ -160,7 +151,7 @@ def check_forecasts(
             runs += [{**row, "round": turn}] if turn >= 0 else []
     usual = float(np.median([row["probe"] for row in runs]))
     rates = {
-        plan: fit_rates([(row["amounts"], row["seconds"], cores) for row in select_plan(runs, plan)])
+        plan: fit_rates([(row["amounts"], row["seconds"], cores) for row in runs if row["plan"] == plan])
         for plan in plans
     }
     bench = GraphBench(spark, folder, edges)
@@ -224,11 +215,6 @@ def extrapolate_pinsage(spark: SparkSession, folder: Path, rounds: int) -> list[
     return rows
 
 
-def select_plan(runs: list[dict[str, Any]], plan: str) -> list[dict[str, Any]]:
-    """Return a plan's runs."""
-    return [row for row in runs if row["plan"] == plan]
-
-
 def run_forecast(
     bench: GraphBench, probe: Probe, plan: str, rates: Rates, usual: float, *, wire: str
 ) -> dict[str, Any]:
@@ -256,13 +242,10 @@ def run_forecast(
 def summarise_runs(rows: list[dict[str, Any]]) -> str:
     """Summarise medians by size, and slopes relative to the limit."""
     lines = []
-    medians: dict[str, dict[int, float]] = {}
+    runs: dict[str, dict[int, list[float]]] = {}
     for row in rows:
-        medians.setdefault(row["system"], {})[row["edges"]] = float(
-            np.median(
-                [r["seconds"] for r in rows if (r["system"], r["edges"]) == (row["system"], row["edges"])]
-            )
-        )
+        runs.setdefault(row["system"], {}).setdefault(row["edges"], []).append(row["seconds"])
+    medians = {name: {n: float(np.median(s)) for n, s in sizes.items()} for name, sizes in runs.items()}
     for name, seconds_by_size in medians.items():
         listed = ", ".join(f"{edges:.0e} {seconds:.3f} s" for edges, seconds in seconds_by_size.items())
         lines.append(f"{name:<14}{listed}")

@@ -25,15 +25,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from jobs.bench.harness import (
-    add_output_flag,
-    append_rows,
-    divide_rounds,
-    list_rows,
-    measure_own_cpu,
-    take_turns,
-    time_call,
-)
+from jobs.bench import harness
 from recbench_spark import cli
 from recbench_spark.core.arrays import Ints
 from recbench_spark.errors import OK, ConfigError, DataError
@@ -58,7 +50,7 @@ def parser() -> cli.Parser:
     flags.add_argument("--width", type=int, default=64)
     flags.add_argument("--batch", type=int, default=512)
     flags.add_argument("--rounds", type=int, default=7)
-    add_output_flag(flags)
+    harness.add_output_flag(flags)
     return flags
 
 
@@ -71,15 +63,17 @@ def main(args: argparse.Namespace) -> int:
     if abs(losses[0] - losses[1]) > LOSS_AGREES * abs(losses[0]):
         raise DataError(f"losses {losses[0]} and {losses[1]} differ", "the two do not compute the same")
     steps = {"ours": own_step, "torch-geometric": reference_step}
-    seconds = take_turns(
-        {name: partial(measure_own_cpu, step) for name, step in steps.items()}, args.rounds
+    seconds = harness.take_turns(
+        {name: partial(harness.measure_own_cpu, step) for name, step in steps.items()}, args.rounds
     )
     edges = sum(len(hop.place) for hop in batch.graph.hops)
     print(f"{args.batch} pairs, {len(batch.graph.inputs):,} nodes, {edges:,} edges a minibatch")
     for name, each in seconds.items():
         print(f"{name:16} {args.batch / statistics.median(each):10,.0f} pairs/s (median of {args.rounds})")
-    append_rows(args.output, list_rows({"benchmark": "graph_models", "pairs": args.batch}, seconds))
-    ratio = statistics.median(divide_rounds(seconds["torch-geometric"], seconds["ours"]))
+    harness.append_rows(
+        args.output, harness.list_rows({"benchmark": "graph_models", "pairs": args.batch}, seconds)
+    )
+    ratio = statistics.median(harness.divide_rounds(seconds["torch-geometric"], seconds["ours"]))
     print(f"ours is {ratio:.2f} times as fast")
     print_overlap(task, args.batch, args.rounds)
     return OK
@@ -131,7 +125,7 @@ def print_overlap(task: PairTask, size: int, rounds: int) -> None:
     The wait is a share of the time.
     """
     batches = [partial(task.batch, Step(1, step), np.arange(size), step) for step in range(rounds)]
-    making = statistics.median(time_call(batch)[0] for batch in batches)
+    making = statistics.median(harness.time_call(batch)[0] for batch in batches)
     device = SimulatedTask(task, 1.5 * making, 10 * rounds)
     waited = fit(device, TrainingPlan(epochs=1, batch=size), None, lambda _: None).epochs[0].waited
     print(

@@ -46,7 +46,9 @@ from recbench_spark.storage.store import Store
 
 DIMS, DEGREE = 64, 20
 PLAN_SYSTEMS = {"R": "ours-mean", "G": "ours-gather", "S": "ours-scatter"}
-System = Callable[["GraphBench"], Callable[[], dict[str, Any]]]
+Work = Callable[[], dict[str, Any] | None]
+"""A call to time; it may return facts, and its own seconds."""
+System = Callable[["GraphBench"], Work]
 VALUE_BYTES = {"float32": 4, "float16": 2}
 PIECE = 1 << 20
 MAX_EDGES_ALL_WAYS = 3_000_000
@@ -71,19 +73,10 @@ class Probe:
     def __call__(self) -> float:
         """Return the smallest of three times, in seconds."""
         torch.set_num_threads(2)
-        return min(self._once() for _ in range(3))
-
-    def _once(self) -> float:
-        bag = torch.nn.functional.embedding_bag
-        return time_call(lambda: bag(self.sources, self.vectors, self.offsets, mode="mean"))[0]
-
-
-def mean_layer_size(edges: int, cores: int) -> PassSize:
-    """Size a layer of means, before its graph is built."""
-    nodes, blocks, d = edges // DEGREE, default_block_count(edges, cores), DIMS
-    return PassSize(
-        nodes, edges, nodes, 0, 0, blocks, blocks, d, d, d, VALUE_BYTES["float32"], False, False, False
-    )
+        bag = partial(
+            torch.nn.functional.embedding_bag, self.sources, self.vectors, self.offsets, mode="mean"
+        )
+        return min(time_call(bag)[0] for _ in range(3))
 
 
 class GraphBench:
@@ -96,10 +89,12 @@ class GraphBench:
         self.path = self.folder / "edges"
         draw(self.path, edges, self.nodes, "dense")
         self.graph = self.open_graph(self.path, self.folder / "graph")
-        blocks = self.graph.blocks
-        needed, parts = sum(block.sources for block in blocks), sum(block.parts for block in blocks)
-        size = mean_layer_size(edges, self.engine.cores)
-        self.size = replace(size, nodes=self.graph.nodes, needed=needed, parts=parts)
+        blocks, d, item = default_block_count(edges, self.engine.cores), DIMS, VALUE_BYTES["float32"]
+        needed, parts = (sum(getattr(one, n) for one in self.graph.blocks) for n in ("sources", "parts"))
+        self.size = PassSize(
+            self.graph.nodes, edges, edges // DEGREE, needed, parts, blocks, blocks, d, d, d, item,
+            False, False, False,
+        )  # fmt: skip
         for dtype in ("float32", "float16"):
             place = self.features(dtype)
             if not has_parts(place):
@@ -186,17 +181,11 @@ class GraphBench:
         work = SYSTEMS[name](self)
         self.clean()
         seconds, more = time_call(work)
-        seconds = more.pop("seconds", seconds)
-        common = {
-            "system": name,
-            "edges": self.edges,
-            "nodes": self.nodes,
-            "dims": DIMS,
-            "seconds": seconds,
-        }
-        return {**common, "edges_per_second": self.edges / seconds, **more}
+        row: dict[str, Any] = {"system": name, "edges": self.edges, "nodes": self.nodes, "dims": DIMS}
+        row |= {"seconds": seconds, **(more or {})}
+        return {**row, "edges_per_second": self.edges / row["seconds"]}
 
-    def run_pass(self, layer: Layer, kind: str, dtype: str, plan: str) -> Callable[[], dict[str, Any]]:
+    def run_pass(self, layer: Layer, kind: str, dtype: str, plan: str) -> Work:
         """Prepare a pass over the graph, committed to Delta."""
         self.turn += 1
         name = f"bench-{self.turn}"
@@ -212,64 +201,52 @@ class GraphBench:
             return {
                 "projected": projected,
                 "bytes_shuffled": count_shuffle_bytes(self.spark) - before,
-                "predicted_bytes": self.predict_bytes(plan),
+                "predicted_bytes": int(self.size.amounts(plan, 4).moved),
             }
 
         return work
 
-    def predict_bytes(self, plan: str) -> int:
-        """Predict the shuffled bytes for means."""
-        return int(self.size.amounts(plan, 4).moved)
-
-    def layout(self, ids: str) -> Callable[[], dict[str, Any]]:
+    def layout(self, ids: str) -> Work:
         """Prepare to build the graph from the edge list."""
         path, folder = self.folder / ids, self.folder / "again"
         draw(path, self.edges, self.nodes, ids)
 
-        def work() -> dict[str, Any]:
+        def work() -> None:
             self.open_graph(path, folder)
-            return {}
 
         return work
 
-    def bag(self, dtype: str) -> Callable[[], dict[str, Any]]:
-        """Prepare torch's embedding_bag, which also writes its output."""
-        csr = self.whole
-        src, offsets = (
-            torch.from_numpy(csr.src.astype(np.int32)),
-            torch.from_numpy(csr.indptr[:-1].astype(np.int32)),
-        )
-        features = torch.from_numpy(np.array(map_whole(self.features(dtype))))
+    def _load_tensors(self, dtype: str) -> list[torch.Tensor]:
+        """Load features, sources and offsets for torch's two threads."""
         torch.set_num_threads(2)
+        edges = (self.whole.src, self.whole.indptr[:-1])
+        features = np.array(map_whole(self.features(dtype)))
+        return [torch.from_numpy(array) for array in (features, *(one.astype(np.int32) for one in edges))]
 
-        def work() -> dict[str, Any]:
+    def bag(self, dtype: str) -> Work:
+        """Prepare torch's embedding_bag, which also writes its output."""
+        features, src, offsets = self._load_tensors(dtype)
+
+        def work() -> None:
             out = torch.nn.functional.embedding_bag(src, features, offsets, mode="mean")
             out.numpy().tofile(self.folder / "limit.bin")
-            return {}
 
         return work
 
-    def bag_convolve(self) -> Callable[[], dict[str, Any]]:
+    def bag_convolve(self) -> Work:
         """Prepare the whole layer in torch."""
-        csr = self.whole
-        src, offsets = (
-            torch.from_numpy(csr.src.astype(np.int32)),
-            torch.from_numpy(csr.indptr[:-1].astype(np.int32)),
-        )
-        h = torch.from_numpy(np.array(map_whole(self.features("float32"))))
+        h, src, offsets = self._load_tensors("float32")
         w = {name: torch.from_numpy(value) for name, value in self.weights.items()}
-        torch.set_num_threads(2)
 
-        def work() -> dict[str, Any]:
+        def work() -> None:
             z = torch.relu(torch.addmm(w["Q.bias"], h, w["Q.weight"].T))
             n = torch.nn.functional.embedding_bag(src, z, offsets, mode="mean")
             out = torch.relu(torch.addmm(w["W.bias"], torch.cat([h, n], 1), w["W.weight"].T))
             torch.nn.functional.normalize(out).numpy().tofile(self.folder / "limit.bin")
-            return {}
 
         return work
 
-    def scipy(self) -> Callable[[], dict[str, Any]]:
+    def scipy(self) -> Work:
         """Prepare a sparse times dense product in one thread."""
         from scipy.sparse import csr_matrix  # noqa: PLC0415
 
@@ -280,9 +257,8 @@ class GraphBench:
         matrix = csr_matrix((data, csr.src.astype(np.int64), csr.indptr), shape)
         h = map_whole(self.features("float32"))
 
-        def work() -> dict[str, Any]:
+        def work() -> None:
             (matrix @ h).tofile(self.folder / "limit.bin")
-            return {}
 
         return work
 
@@ -292,14 +268,12 @@ class GraphBench:
         if not path.exists():
             h = map_whole(self.features("float32"))
             ids = pa.array(np.arange(len(h)))
-            lists = pa.FixedSizeListArray.from_arrays(pa.array(h.reshape(-1)), DIMS).cast(
-                pa.list_(pa.float32())
-            )
-            pq.write_table(pa.table({"src": ids, "vector": lists}), path)
+            lists = pa.FixedSizeListArray.from_arrays(pa.array(h.reshape(-1)), DIMS)
+            pq.write_table(pa.table({"src": ids, "vector": lists.cast(pa.list_(pa.float32()))}), path)
         edges = self.spark.read.parquet(str(self.path))
         return edges.join(self.spark.read.parquet(str(path)), "src")
 
-    def sql(self) -> Callable[[], dict[str, Any]]:
+    def sql(self) -> Work:
         """Prepare three ways in Spark SQL; the fastest counts."""
         rows = self.join_edges()
         sums = [F.avg(F.col("vector")[j]).alias(f"v{j}") for j in range(DIMS)]
@@ -322,7 +296,7 @@ class GraphBench:
 
         return work
 
-    def run_grouped(self) -> Callable[[], dict[str, Any]]:
+    def run_grouped(self) -> Work:
         """Prepare one Python call for each node's Arrow rows."""
 
         # Spark's workers cannot import this file; a nested function is sent to them whole.
@@ -335,7 +309,7 @@ class GraphBench:
         frame = self.join_edges().groupBy("dst").applyInArrow(mean_group, "dst long, vector array<float>")
         return lambda: {"seconds": time_frame(frame)}
 
-    def khop(self) -> Callable[[], dict[str, Any]]:
+    def khop(self) -> Work:
         """Prepare two layers by two-hop subgraphs of nodes.
 
         The result compares the vectors read.
@@ -350,11 +324,8 @@ class GraphBench:
                 two = collect_edges(graph, one.src[: one.edges].astype(np.int64))
                 pooled_part("sum", two, h)
                 read += two.edges
-            layers = 2 * int(degrees.sum())
-            return {
-                "vectors_read": read + int(degrees.sum()),
-                "redundancy": (read + degrees.sum()) / layers,
-            }
+            once = int(degrees.sum())
+            return {"vectors_read": read + once, "redundancy": (read + once) / (2 * once)}
 
         return work
 

@@ -230,16 +230,14 @@ class TreeSamples:
 
     def take(self, pid: int) -> None:
         """Sample a process and all its descendants."""
-        import psutil  # noqa: PLC0415
 
-        total = 0
-        for process in list_tree(pid):
-            with suppress(psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
-                size, name = process.memory_full_info().pss, process.name()
-                total += size
-                self.largest[name] = max(self.largest.get(name, 0), size)
-                self.spent[process.pid] = sum(process.cpu_times()[:2])
-        self.peak = max(self.peak, total)
+        def measure(process: Any) -> int:
+            size, name = int(process.memory_full_info().pss), process.name()
+            self.spent[process.pid] = sum(process.cpu_times()[:2])
+            self.largest[name] = max(self.largest.get(name, 0), size)
+            return size
+
+        self.peak = max(self.peak, int(measure_tree(measure, pid)))
 
 
 def _wait(
@@ -273,7 +271,33 @@ def parse_rows(run: ProcessRun) -> list[Row]:
     return [json.loads(line) for line in run.output.splitlines() if line.startswith("{")]
 
 
+PEER_SETTINGS = ("spark.master", "spark.driver.memory", "spark.sql.shuffle.partitions", "spark.ui.enabled")
+
+
+def start_peer_session() -> Any:
+    """Start another library's Spark session with this package's settings.
+
+    They are lines of its properties file; each environment has its own Spark.
+    """
+    from pyspark.sql import SparkSession  # noqa: PLC0415
+
+    properties = (ROOT / "conf" / "spark" / "local.conf").read_text()
+    builder = SparkSession.builder.config("spark.log.level", "ERROR")
+    for key, value in (line.split() for line in properties.splitlines() if line.startswith("spark.")):
+        if key in PEER_SETTINGS:
+            builder = builder.config(key, value)
+    return builder.getOrCreate()
+
+
 # ------------------------------------------------------------------------------------ rows
+
+
+def add_counts(flags: argparse.ArgumentParser, **defaults: int) -> None:
+    """Add flags for whole numbers from 1 on, with their defaults."""
+    from recbench_spark import cli  # noqa: PLC0415
+
+    for name, default in defaults.items():
+        flags.add_argument(f"--{name}", type=cli.parse_count, default=default)
 
 
 def add_output_flag(flags: argparse.ArgumentParser) -> None:

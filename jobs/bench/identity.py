@@ -75,12 +75,9 @@ def write_logs(folder: Path, rows: int) -> None:
         (folder / name).mkdir()
     for number in range(FILES):
         draw, n = np.random.default_rng(number), rows // FILES
-        columns: dict[str, Any] = {
-            "user_id": draw.integers(0, 500_000, n),
-            "item_id": draw.integers(0, 50_000, n),
-        }
-        columns |= {"rating": draw.integers(1, 11, n) / 2, "event_time": draw.integers(10**9, 2 * 10**9, n)}
-        table = pa.table(columns)
+        pairs = {"user_id": draw.integers(0, 500_000, n), "item_id": draw.integers(0, 50_000, n)}
+        ratings, times = draw.integers(1, 11, n) / 2, draw.integers(10**9, 2 * 10**9, n)
+        table = pa.table({**pairs, "rating": ratings, "event_time": times})
         pacsv.write_csv(table, folder / "csv" / f"{number}.csv")
         pq.write_table(table, folder / "parquet" / f"{number}.parquet")
         write_deltalake(folder / "delta", table, mode="append")
@@ -122,16 +119,9 @@ def read_by_spark(spark: Any, log: Dataset) -> None:
 
 def make_rows(reader: str, rows: int, seconds: dict[str, list[Seconds]]) -> list[dict[str, Any]]:
     """Make the lines for `--output`."""
+    facts = {"benchmark": "identity", "reader": reader, "rows": rows}
     return [
-        {
-            "benchmark": "identity",
-            "reader": reader,
-            "rows": rows,
-            "step": name,
-            "round": turn,
-            "seconds": spent.wall,
-            "cpu": spent.cpu,
-        }
+        {**facts, "step": name, "round": turn, "seconds": spent.wall, "cpu": spent.cpu}
         for name, turns in seconds.items()
         for turn, spent in enumerate(turns)
     ]

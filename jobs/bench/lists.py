@@ -27,16 +27,7 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from jobs.bench.harness import (
-    ROOT,
-    Row,
-    add_output_flag,
-    append_rows,
-    divide_rounds,
-    order_turns,
-    parse_rows,
-    run_process,
-)
+from jobs.bench import harness
 from recbench_spark import cli
 from recbench_spark.errors import OK, ConfigError, DataError
 from recbench_spark.evaluation.in_process import evaluate_frames
@@ -49,25 +40,19 @@ LENGTH, ITEMS = 100, 20_011
 The second is a prime, so no step size repeats an item.
 """
 
-ENVIRONMENTS = {
-    "replay-polars": "replay-spark",
-    "replay-spark": "replay-spark",
-    "rectools": "rectools",
-    "ranx": "ranx",
-}
+ENVIRONMENTS = {"replay-polars": "replay-spark"} | {n: n for n in ("replay-spark", "rectools", "ranx")}
 """Each system's environment; this package runs in the current one."""
 
 
 def parser() -> cli.Parser:
     """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
-    flags.add_argument("--users", type=cli.parse_count, default=50_000)
-    flags.add_argument("--rounds", type=cli.parse_count, default=2)
+    harness.add_counts(flags, users=50_000, rounds=2)
     flags.add_argument("--systems", default="ours,replay-polars,rectools,ranx")
     flags.add_argument("--shuffled", action="store_true", help="rows in no order, not user by user")
     flags.add_argument("--folder", type=Path, help="where the rows stay; default: a temporary folder")
-    add_output_flag(flags)
-    flags.add_argument("--environments", type=Path, default=ROOT / ".venv-libraries")
+    harness.add_output_flag(flags)
+    flags.add_argument("--environments", type=Path, default=harness.ROOT / ".venv-libraries")
     return flags
 
 
@@ -134,16 +119,16 @@ def largest_difference(values: dict[str, float], reference: dict[str, float]) ->
     return max(abs(values[name] - value) for name, value in reference.items())
 
 
-def time_system(system: str, folder: Path, environments: Path) -> Row:
+def time_system(system: str, folder: Path, environments: Path) -> harness.Row:
     """Run a system once, in a process of its own."""
     python = find_interpreter(system, environments)
-    script = str(ROOT / "jobs" / "bench" / "time_lists.py")
+    script = str(harness.ROOT / "jobs" / "bench" / "time_lists.py")
     command = [python, script, system, str(folder), ",".join(map(str, KS))]
     # Workers use their own environment's interpreter.
-    run = run_process(command, environment={"PYSPARK_PYTHON": python})
+    run = harness.run_process(command, environment={"PYSPARK_PYTHON": python})
     if run.code:
         raise ConfigError(f"{system} failed", run.errors[-800:])
-    return parse_rows(run)[-1]
+    return harness.parse_rows(run)[-1]
 
 
 def find_interpreter(system: str, environments: Path) -> str:
@@ -155,7 +140,7 @@ def find_interpreter(system: str, environments: Path) -> str:
     return cli.find_library_python(ENVIRONMENTS[system], environments)
 
 
-def make_record(system: str, users: int, seconds: float, turn: int) -> Row:
+def make_record(system: str, users: int, seconds: float, turn: int) -> harness.Row:
     """Make one line for `--output`."""
     return {
         "benchmark": "lists",
@@ -180,36 +165,27 @@ def main(args: argparse.Namespace) -> int:
         find_interpreter(system, args.environments)
     truth, lists = generate(args.users, shuffled=args.shuffled)
     references = {preset: compute_expected(truth, lists, preset) for preset in map(system_preset, systems)}
-    runs: list[Row] = []
+    runs: list[harness.Row] = []
     with tempfile.TemporaryDirectory(prefix="lists-") as temporary:
         folder = (args.folder or Path(temporary)) / str(args.users)
         folder.mkdir(parents=True, exist_ok=True)
         truth.to_parquet(folder / "truth.parquet", index=False)
         lists.to_parquet(folder / "lists.parquet", index=False)
-        for turn, system in order_turns(systems, args.rounds):
+        for turn, system in harness.order_turns(systems, args.rounds):
             run = time_system(system, folder, args.environments)
-            line = check_run(system, run, references[system_preset(system)])
+            off = largest_difference(run["values"], references[system_preset(system)])
+            if off > 1e-9:
+                raise DataError(f"{system}: values differ by {off:.1e}", "from our preset of that name")
             runs.append(make_record(system, args.users, run["seconds"], turn))
+            line = f"{system:>16} {run['version']:>8} {run['seconds']:8.2f} s, values within {off:.0e}"
             print(line, flush=True)
-            append_rows(args.output, runs[-1:])
+            harness.append_rows(args.output, runs[-1:])
     sizes = f"{args.users:,} users x {LENGTH} of {ITEMS:,} items"
     print(f"\n{sizes}, {len(METRICS)} metrics x {len(KS)} cut-offs", *format_table(runs), sep="\n")
     return OK
 
 
-def check_run(system: str, run: Row, reference: dict[str, float]) -> str:
-    """Describe a run in a line.
-
-    Raises:
-        DataError: its values differ from this package's preset.
-    """
-    off = largest_difference(run["values"], reference)
-    if off > 1e-9:
-        raise DataError(f"{system}: values differ by {off:.1e}", "from our preset of that name")
-    return f"{system:>16} {run['version']:>8} {run['seconds']:8.2f} s, values within {off:.0e}"
-
-
-def format_table(runs: list[Row]) -> list[str]:
+def format_table(runs: list[harness.Row]) -> list[str]:
     """Describe each system's median speed and relative time.
 
     The time is relative to the first system, by round.
@@ -220,7 +196,7 @@ def format_table(runs: list[Row]) -> list[str]:
     first = runs[0]["system"]
     lines = []
     for system, spent in seconds.items():
-        ratios = ", ".join(f"{ratio:.1f}" for ratio in divide_rounds(spent, seconds[first]))
+        ratios = ", ".join(f"{ratio:.1f}" for ratio in harness.divide_rounds(spent, seconds[first]))
         speed = runs[0]["users"] / statistics.median(spent)
         lines.append(f"{system:>16} {speed:10,.0f} users/s   {ratios} times the seconds of {first}")
     return lines

@@ -43,25 +43,8 @@ import pyarrow as pa
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from jobs.bench.harness import (
-    add_output_flag,
-    append_rows,
-    divide_rounds,
-    list_rows,
-    list_tree,
-    take_turns,
-    time_call,
-)
+from jobs.bench import harness, night_world
 from jobs.bench.night_storages import compare_storages
-from jobs.bench.night_world import (
-    FIRST_NIGHT,
-    NightWorld,
-    generate,
-    make_benchmark,
-    read_stages,
-    run_nights,
-    store_split,
-)
 from recbench_spark import cli
 from recbench_spark.config import Benchmark
 from recbench_spark.core import resampling
@@ -87,10 +70,7 @@ USERS_PER_BATCH = 4096
 def parser() -> cli.Parser:
     """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
-    flags.add_argument("--models", type=cli.parse_count, default=5)
-    flags.add_argument("--users", type=cli.parse_count, default=20_000)
-    flags.add_argument("--items", type=cli.parse_count, default=5_000)
-    flags.add_argument("--dims", type=cli.parse_count, default=64)
+    harness.add_counts(flags, models=5, users=20_000, items=5_000, dims=64)
     flags.add_argument(
         "--rounds", type=int, default=2, help="turns of all systems; 0: none after the first"
     )
@@ -101,7 +81,7 @@ def parser() -> cli.Parser:
     flags.add_argument(
         "--folder", type=Path, help="where world and warehouse lie; default: a temporary one"
     )
-    add_output_flag(flags)
+    harness.add_output_flag(flags)
     return flags
 
 
@@ -109,7 +89,7 @@ def parser() -> cli.Parser:
 
 
 def run_bare(
-    world: NightWorld, keys_u: npt.NDArray[np.int64], plan: MetricPlan, pool: Any, threads: int
+    world: night_world.NightWorld, keys_u: npt.NDArray[np.int64], plan: MetricPlan, pool: Any, threads: int
 ) -> Any:
     """Run all models without a night.
 
@@ -118,17 +98,8 @@ def run_bare(
     results = []
     for folder in world.folders:
         bounds = np.linspace(0, len(keys_u), threads + 1).astype(int)
-        parts = [
-            (
-                folder,
-                start,
-                stop,
-                keys_u[start:stop],
-                world.known_un[start:stop],
-                world.truth_un[start:stop],
-            )
-            for start, stop in pairwise(bounds)
-        ]
+        arrays = (keys_u, world.known_un, world.truth_un)
+        parts = [(folder, a, b, *(rows[a:b] for rows in arrays)) for a, b in pairwise(bounds)]
         first, *others = pool.map(partial(_run_bare_part, plan), parts)
         for other in others:
             first.add(other)
@@ -149,14 +120,8 @@ def _run_bare_part(plan: MetricPlan, part: tuple[Any, ...]) -> MetricTotals:
         truth, known = _lists(truth_un[batch]), _lists(known_un[batch])
         block = UserBlock(keys_u[batch], np.ascontiguousarray(users_ud[batch]))
         counts = count_ranks(scorer, block, truth, known, settings=CountingSettings(cutoff=plan.cutoff))
-        rankings = Rankings(
-            truth.offsets_u,
-            np.ones(len(truth.items_p)),
-            counts.above_p,
-            counts.tied_p,
-            counts.before_p,
-            counts.candidates_u,
-        )
+        ranks = (counts.above_p, counts.tied_p, counts.before_p, counts.candidates_u)
+        rankings = Rankings(truth.offsets_u, np.ones(len(truth.items_p)), *ranks)
         values = measure(rankings, plan.rank_metrics, plan.ks, plan.definition, plan.uncut)
         sums = accuracy.sum_users(values, keys_u[batch], plan.bootstrap)
         if total is None:
@@ -184,7 +149,7 @@ def largest_worker_memory() -> float:
     Mapped pages are included.
     """
     sizes = [0.0]
-    for process in list_tree():
+    for process in harness.list_tree():
         with suppress(OSError, AttributeError):
             place = Path(f"/proc/{process.pid}")
             if b"pyspark.daemon" in (place / "cmdline").read_bytes():
@@ -222,8 +187,8 @@ def compare_systems(args: argparse.Namespace) -> int:
     systems = args.systems.split(",")
     with tempfile.TemporaryDirectory(dir=args.folder) as place:
         folder, threads = Path(place), len(os.sched_getaffinity(0))
-        world = generate(args, folder)
-        request = make_benchmark(args, world)
+        world = night_world.generate(args, folder)
+        request = night_world.make_benchmark(args, world)
         plan = make_metric_plan(request.evaluation, request.evaluation.resolve())
         nights = {name: StoredNights(name, request, folder) for name in systems if name != "bare"}
         first = {name: one.run_first(world) for name, one in nights.items()}
@@ -232,12 +197,12 @@ def compare_systems(args: argparse.Namespace) -> int:
         keys_u = hash_ids(pa.array(map(str, range(args.users)), pa.string())).view(np.int64)
         with ProcessPoolExecutor(threads, get_context("spawn"), _one_thread) as pool:
             bare = partial(run_bare, world, keys_u, plan, pool, threads)
-            first["bare"], bare_rows = time_call(bare)
+            first["bare"], bare_rows = harness.time_call(bare)
             for one in nights.values():
                 check_results(one.store, one.runs, plan, bare_rows)
             turns: dict[str, Callable[[], float]] = {name: one.run for name, one in nights.items()}
-            turns["bare"] = lambda: time_call(bare)[0]
-            seconds = take_turns({name: turns[name] for name in systems}, args.rounds)
+            turns["bare"] = lambda: harness.time_call(bare)[0]
+            seconds = harness.take_turns({name: turns[name] for name in systems}, args.rounds)
         gib = max(gib, largest_worker_memory())
         by_stage = [line for one in nights.values() for line in one.list_stages()]
     print(
@@ -246,7 +211,7 @@ def compare_systems(args: argparse.Namespace) -> int:
     print("first turns, all cold:", ", ".join(f"{name} {spent:.1f} s" for name, spent in first.items()))
     print_seconds(seconds)
     facts = {"benchmark": "night", "models": args.models, "users": args.users, "items": args.items}
-    append_rows(args.output, list_rows(facts, seconds))
+    harness.append_rows(args.output, harness.list_rows(facts, seconds))
     print(f"largest worker of Spark: {gib:.2f} GiB at most")
     print(*by_stage, sep="\n")
     return OK
@@ -267,20 +232,22 @@ class StoredNights:
             return ArrowStore(self.root, workers=len(os.sched_getaffinity(0)))
         return Store(get_session("recbench-spark bench night"), self.root)
 
-    def run_first(self, world: NightWorld) -> float:
+    def run_first(self, world: night_world.NightWorld) -> float:
         """Store the split and time the first night."""
-        store_split(self.store, self.request, world)
-        seconds, self.runs = run_nights(self.store, self.request, self.days, self.at_once)
+        night_world.store_split(self.store, self.request, world)
+        seconds, self.runs = night_world.run_nights(self.store, self.request, self.days, self.at_once)
         return seconds
 
     def run(self) -> float:
         """Time the next night."""
-        return run_nights(self.store, self.request, self.days, self.at_once)[0]
+        return night_world.run_nights(self.store, self.request, self.days, self.at_once)[0]
 
     def list_stages(self) -> list[str]:
         """Describe each finished night's stages in a line."""
         nights = range(next(self.days))
-        stages = [read_stages(self.store, FIRST_NIGHT + timedelta(days=n)) for n in nights]
+        stages = [
+            night_world.read_stages(self.store, night_world.FIRST_NIGHT + timedelta(days=n)) for n in nights
+        ]
         return [f"{self.name} {n} by stage: {line}" for n, line in zip(nights, stages, strict=True)]
 
 
@@ -289,7 +256,7 @@ def print_seconds(seconds: dict[str, list[float]]) -> None:
     for name, spent in seconds.items():
         if not spent:
             continue
-        ratios = [f"{ratio:.2f}" for ratio in divide_rounds(spent, seconds.get("bare", []))]
+        ratios = [f"{ratio:.2f}" for ratio in harness.divide_rounds(spent, seconds.get("bare", []))]
         shares = f"   of bare: {', '.join(ratios)}" if ratios else ""
         each = ", ".join(f"{s:.1f}" for s in spent)
         print(f"{name:>8} {statistics.median(spent):8.1f} s  ({each}){shares}")

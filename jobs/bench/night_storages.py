@@ -12,16 +12,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from jobs.bench import night_world
 from jobs.bench.harness import append_rows, list_rows, take_turns
-from jobs.bench.night_world import (
-    FIRST_NIGHT,
-    generate,
-    list_stages,
-    make_benchmark,
-    read_metrics,
-    run_nights,
-    store_split,
-)
 from jobs.bench.storages import (
     BenchStorage,
     Turn,
@@ -64,8 +56,8 @@ class StorageNights:
 
     def __init__(self, args: argparse.Namespace, folder: Path) -> None:
         self.kinds = args.requests
-        self.world = generate(args, folder)
-        self.request = make_benchmark(args, self.world)
+        self.world = night_world.generate(args, folder)
+        self.request = night_world.make_benchmark(args, self.world)
         self.spark = get_session("recbench-spark bench night")
         self.days: dict[str, Iterator[int]] = {}
         self.stores: dict[str, Store] = {}
@@ -81,18 +73,18 @@ class StorageNights:
         if storage.name not in self.stores:
             storage.use(self.spark)
             store = self.stores[storage.name] = Store(self.spark, storage.root)
-            store_split(store, self.request, self.world)
+            night_world.store_split(store, self.request, self.world)
             self.days[storage.name], self.requests[storage.name] = count(), []
         store, day = self.stores[storage.name], next(self.days[storage.name])
         runs: dict[str, str] = {}
         turn = measure_turn(
             storage,
             self.spark,
-            lambda: runs.update(run_nights(store, self.request, iter([day]), "64")[1]),
+            lambda: runs.update(night_world.run_nights(store, self.request, iter([day]), "64")[1]),
         )
-        if self.metrics.setdefault(day, wanted := read_metrics(store, runs)) != wanted:
+        if self.metrics.setdefault(day, wanted := night_world.read_metrics(store, runs)) != wanted:
             raise DataError(f"metrics on {storage.name} differ from those of other storages", "report this")
-        stages = list_stages(store, FIRST_NIGHT + timedelta(days=day))
+        stages = night_world.list_stages(store, night_world.FIRST_NIGHT + timedelta(days=day))
         lines = list(format_requests(stages, turn.requests, self.kinds))
         print(f"night {day} on {storage.name}: {turn.job.wall:.1f} s", file=sys.stderr, flush=True)
         self.requests[storage.name].append(lines)

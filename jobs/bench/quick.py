@@ -27,20 +27,11 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from jobs.bench.harness import (
-    ONE_THREAD,
-    ROOT,
-    Figure,
-    make_figure,
-    parse_rows,
-    run_process,
-    take_turns,
-    time_call,
-)
+from jobs.bench import harness
 from recbench_spark import cli
 from recbench_spark.errors import OK, REGRESSION, ConfigError, DataError
 
-FIGURES_FILE = ROOT / "docs" / "bench_quick.json"
+FIGURES_FILE = harness.ROOT / "docs" / "bench_quick.json"
 
 MIN_NOISE = 0.05
 """Smallest noise of a figure, however close its turns are."""
@@ -67,7 +58,7 @@ def main(args: argparse.Namespace) -> int:
         print(json.dumps(measure_kernel(KERNELS[args.one]())))
         return OK
     names = cli.parse_names(args.only, "--only", KERNELS) if args.only else tuple(KERNELS)
-    turns = take_turns({name: partial(run_one, name) for name in names}, args.rounds)
+    turns = harness.take_turns({name: partial(run_one, name) for name in names}, args.rounds)
     figures = {name: summarise_turns(runs) for name, runs in turns.items()}
     if args.keep:
         write_figures(args.kept, figures)
@@ -183,7 +174,7 @@ def measure_unit() -> float:
             left @ left
         np.sort(values)
 
-    return time_call(work)[0]
+    return harness.time_call(work)[0]
 
 
 def measure_kernel(work: Work) -> dict[str, float]:
@@ -195,7 +186,7 @@ def measure_kernel(work: Work) -> dict[str, float]:
     spent, units = [], []
     for _ in range(3):
         units.append(measure_unit())
-        spent.append(time_call(work)[0])
+        spent.append(harness.time_call(work)[0])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {"units": min(spent) / min(units), "seconds": min(spent), "mib": peak}
 
@@ -205,15 +196,17 @@ def run_one(name: str) -> dict[str, float]:
 
     Libraries have one thread.
     """
-    run = run_process([sys.executable, str(Path(__file__)), "--one", name], environment=ONE_THREAD)
+    run = harness.run_process(
+        [sys.executable, str(Path(__file__)), "--one", name], environment=harness.ONE_THREAD
+    )
     if run.code:
         raise DataError(f"kernel {name} failed", run.errors[-800:])
-    return parse_rows(run)[-1]
+    return harness.parse_rows(run)[-1]
 
 
-def summarise_turns(runs: list[dict[str, float]]) -> dict[str, Figure]:
+def summarise_turns(runs: list[dict[str, float]]) -> dict[str, harness.Figure]:
     """Make a figure for each of a kernel's measures."""
-    return {name: make_figure([run[name] for run in runs]) for name in runs[0]}
+    return {name: harness.make_figure([run[name] for run in runs]) for name in runs[0]}
 
 
 # ------------------------------------------------------------------------------------ comparing
@@ -223,7 +216,7 @@ COMPARED_MEASURES = {"units": "time", "mib": "memory"}
 
 
 def compare_figures(
-    figures: dict[str, dict[str, Figure]], earlier: dict[str, dict[str, list[float]]]
+    figures: dict[str, dict[str, harness.Figure]], earlier: dict[str, dict[str, list[float]]]
 ) -> tuple[list[str], list[str]]:
     """Describe each kernel's measures, and list the worse ones.
 
@@ -236,7 +229,7 @@ def compare_figures(
             if measure not in earlier.get(name, {}):
                 lines.append(f"{name:>10} {word:>7} {now.median:9.2f}  not kept yet")
                 continue
-            before = Figure(*earlier[name][measure])
+            before = harness.Figure(*earlier[name][measure])
             allowed = max(now.noise + before.noise, MIN_NOISE)
             change = now.median / before.median - 1
             verdict = "worse" if change > allowed else "better" if change < -allowed else "as before"
@@ -262,7 +255,7 @@ def read_figures(path: Path) -> dict[str, Any]:
     return figures
 
 
-def write_figures(path: Path, figures: dict[str, dict[str, Figure]]) -> None:
+def write_figures(path: Path, figures: dict[str, dict[str, harness.Figure]]) -> None:
     """Write this processor's figures.
 
     Kernels that were not run and other processors keep theirs.

@@ -37,18 +37,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from jobs.bench.harness import (
-    ROOT,
-    Row,
-    add_output_flag,
-    append_rows,
-    parse_rows,
-    record_rows,
-    run_process,
-    stamp_time,
-    take_turns,
-    time_call,
-)
+from jobs.bench import harness
 from recbench_spark import cli
 from recbench_spark.errors import OK, ConfigError, DataError
 from recbench_spark.ranking.kernels import devices
@@ -86,9 +75,7 @@ SEPARATE_SYSTEMS = ("spark", "mllib", "faiss")
 def parser() -> cli.Parser:
     """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
-    flags.add_argument("--users", type=cli.parse_count, default=6400)
-    flags.add_argument("--items", type=cli.parse_count, default=20_000)
-    flags.add_argument("--dims", type=cli.parse_count, default=64)
+    harness.add_counts(flags, users=6400, items=20_000, dims=64)
     flags.add_argument("--world", choices=["random", "planted"], default="random")
     flags.add_argument("--factors", type=Path, help="a folder with users.npy, items.npy and lists.npz")
     flags.add_argument("--k", type=cli.parse_count, default=100)
@@ -96,8 +83,8 @@ def parser() -> cli.Parser:
     flags.add_argument("--systems", default="product,topk,ranks,float32@k,ranks@k")
     flags.add_argument("--threads", type=cli.parse_count, default=1, help="of ours; the others take one")
     flags.add_argument("--device", default="cpu", help="cpu, or cuda")
-    flags.add_argument("--environments", type=Path, default=ROOT / ".venv-libraries")
-    add_output_flag(flags)
+    flags.add_argument("--environments", type=Path, default=harness.ROOT / ".venv-libraries")
+    harness.add_output_flag(flags)
     flags.add_argument("--record", type=Path, nargs="+", help="write such files to the table `speed`")
     flags.add_argument("--warehouse", default="warehouse/bench", help="where that table is")
     return flags
@@ -244,9 +231,8 @@ def kernel(world: RankingTask, device: str, cutoff: int | None = None) -> RankCo
 def ranks(world: RankingTask, device: str, **settings: Any) -> RankCounts:
     """Count the items above each held-out item."""
     counting = CountingSettings(**settings)
-    return count_ranks(
-        world.scorer, world.block, world.truth, world.masked, device=device, settings=counting
-    )
+    lists = (world.truth, world.masked)
+    return count_ranks(world.scorer, world.block, *lists, device=device, settings=counting)
 
 
 def local_systems(world: RankingTask, args: argparse.Namespace) -> dict[str, Callable[[], object]]:
@@ -302,7 +288,7 @@ def measure_turns(
 ) -> dict[str, list[float]]:
     """Time each system by round, in turns, after a warm-up."""
     timed_systems = {name: partial(measure_seconds, system, device) for name, system in systems.items()}
-    return take_turns(timed_systems, rounds, warm_ups=1)
+    return harness.take_turns(timed_systems, rounds, warm_ups=1)
 
 
 def measure_seconds(system: Callable[[], object], device: str) -> float:
@@ -313,10 +299,10 @@ def measure_seconds(system: Callable[[], object], device: str) -> float:
         if device.startswith("cuda"):
             torch.cuda.synchronize()
 
-    return time_call(work)[0]
+    return harness.time_call(work)[0]
 
 
-def measure_in_process(world: RankingTask, args: argparse.Namespace) -> list[Row]:
+def measure_in_process(world: RankingTask, args: argparse.Namespace) -> list[harness.Row]:
     """Run all systems in this process, in turns."""
     systems = local_systems(world, args)
     if not systems:
@@ -335,12 +321,12 @@ def measure_in_process(world: RankingTask, args: argparse.Namespace) -> list[Row
     ]
 
 
-def measure_separately(world: RankingTask, args: argparse.Namespace) -> list[Row]:
+def measure_separately(world: RankingTask, args: argparse.Namespace) -> list[harness.Row]:
     """Run systems in their own processes, beside the bare product.
 
     Each system takes turns with the product.
     """
-    records: list[Row] = []
+    records: list[harness.Row] = []
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         world.save(Path(folder))
         for system in filter(args.systems.split(",").__contains__, SEPARATE_SYSTEMS):
@@ -362,14 +348,17 @@ def product_speed(world: RankingTask, args: argparse.Namespace) -> float:
     return len(world.users_ud) / spent["product"][0]
 
 
-def time_system(system: str, folder: Path, args: argparse.Namespace) -> list[Row]:
+def time_system(system: str, folder: Path, args: argparse.Namespace) -> list[harness.Row]:
     """Return `time_ranks.py`'s lines for a system, one a round."""
     python = find_interpreter(system, args.environments)
-    script, numbers = str(ROOT / "jobs" / "bench" / "time_ranks.py"), (str(args.k), str(args.rounds))
-    run = run_process([python, script, system, str(folder), *numbers])
+    script, numbers = (
+        str(harness.ROOT / "jobs" / "bench" / "time_ranks.py"),
+        (str(args.k), str(args.rounds)),
+    )
+    run = harness.run_process([python, script, system, str(folder), *numbers])
     if run.code:
         raise ConfigError(f"{system} failed", run.errors[-800:])
-    return parse_rows(run)
+    return harness.parse_rows(run)
 
 
 def find_interpreter(system: str, environments: Path) -> str:
@@ -386,7 +375,7 @@ def make_record(
     *,
     turn: int,
     limit: Any,
-) -> Row:
+) -> harness.Row:
     """Make one line for `--output`, and for the table `speed`."""
     items, dims = world.items_id.shape
     speed = users / seconds
@@ -402,14 +391,14 @@ def make_record(
         "users_per_second": speed,
         "of_product": speed / limit if limit else None,
         "device": args.device,
-        "measured_at": stamp_time(),
+        "measured_at": harness.stamp_time(),
     }
 
 
 # ------------------------------------------------------------------------------------------- results
 
 
-def format_table(records: list[Row]) -> list[str]:
+def format_table(records: list[harness.Row]) -> list[str]:
     """Describe each system's median speed, and its share.
 
     The share is of the bare product, by round.
@@ -430,7 +419,7 @@ def main(args: argparse.Namespace) -> int:
     With `--record` earlier measurements are recorded instead.
     """
     if args.record:
-        rows, place = record_rows(args.record, args.warehouse), args.warehouse
+        rows, place = harness.record_rows(args.record, args.warehouse), args.warehouse
         print(f"{rows} measurements in {place}: recbench query --warehouse {place} 'FROM speed'")
         return OK
     torch.set_num_threads(1)
@@ -442,7 +431,7 @@ def main(args: argparse.Namespace) -> int:
     )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     print(f"this process held {peak:.1f} GiB at most, mapped files included")
-    append_rows(args.output, records)
+    harness.append_rows(args.output, records)
     return OK
 
 

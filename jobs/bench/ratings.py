@@ -26,17 +26,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from jobs.bench.harness import (
-    ONE_THREAD,
-    ROOT,
-    Row,
-    add_output_flag,
-    append_rows,
-    order_turns,
-    parse_rows,
-    run_process,
-    time_call,
-)
+from jobs.bench import harness
 from recbench_spark import cli
 from recbench_spark.errors import OK, DataError
 from recbench_spark.models.rating.interface import Ratings, check_ratings, rmse
@@ -56,12 +46,11 @@ def parser() -> cli.Parser:
     """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--rows", type=cli.parse_counts, default=(10**6,), help="ratings, comma-separated")
-    flags.add_argument("--dims", type=cli.parse_count, default=64)
-    flags.add_argument("--rounds", type=cli.parse_count, default=2)
+    harness.add_counts(flags, dims=64, rounds=2)
     flags.add_argument("--steps", type=cli.parse_count, default=10, help="a library's epochs or iterations")
     flags.add_argument("--systems", default=",".join(SYSTEMS))
-    add_output_flag(flags)
-    flags.add_argument("--environments", type=Path, default=ROOT / ".venv-libraries")
+    harness.add_output_flag(flags)
+    flags.add_argument("--environments", type=Path, default=harness.ROOT / ".venv-libraries")
     return flags
 
 
@@ -71,14 +60,14 @@ def main(args: argparse.Namespace) -> int:
     for system in set(systems) & set(LIBRARIES):
         cli.find_library_python(system, args.environments)
     for rows in args.rows:
-        runs: list[Row] = []
+        runs: list[harness.Row] = []
         with tempfile.TemporaryDirectory() as folder:
             place = Path(folder) / "log.npz"
             np.savez(place, allow_pickle=False, **generate_ratings(rows))
-            for number, system in order_turns(systems, args.rounds):
+            for number, system in harness.order_turns(systems, args.rounds):
                 run = measure_system(system, place, args)
                 runs.append({"rows": rows, "dims": args.dims, "round": number, "system": system, **run})
-                append_rows(args.output, runs[-1:])
+                harness.append_rows(args.output, runs[-1:])
         print(format_table(rows, runs))
     return OK
 
@@ -101,7 +90,7 @@ def generate_ratings(rows: int) -> dict[str, np.ndarray[Any, Any]]:
     return {**arrays, "test_users": u[out], "test_items": i[out], "test_ratings": ratings[out]}
 
 
-def measure_system(system: str, place: Path, args: argparse.Namespace) -> Row:
+def measure_system(system: str, place: Path, args: argparse.Namespace) -> harness.Row:
     """Run a system in its own process.
 
     Returns seconds a step, steps, and RMSE after each step.
@@ -110,28 +99,28 @@ def measure_system(system: str, place: Path, args: argparse.Namespace) -> Row:
     steps = args.steps * (1 if library else MAX_STEPS_RATIO)
     request = {"data": str(place), "dims": args.dims, "system": system, "steps": steps}
     request |= system_settings(system, steps)
-    script = ROOT / "tests" / "libraries" / f"run_{system}.py"
+    script = harness.ROOT / "tests" / "libraries" / f"run_{system}.py"
     python = cli.find_library_python(system, args.environments) if library else sys.executable
     called = [str(script)] if library else [str(Path(__file__)), "--one"]
-    process = run_process(
-        [python, "-W", "ignore", *called], given=json.dumps(request), environment=ONE_THREAD
+    process = harness.run_process(
+        [python, "-W", "ignore", *called], given=json.dumps(request), environment=harness.ONE_THREAD
     )
     if process.code:
         raise DataError(f"{system} failed: {process.errors.strip()[-500:]}", "run it by hand")
-    run = parse_rows(process)[-1]
+    run = harness.parse_rows(process)[-1]
     data = np.load(place)
     predicted = np.clip(run.pop("predicted"), 0.5, 5)
     return {**run, "steps": steps, "rmse": rmse(np.asarray(predicted), data["test_ratings"])}
 
 
-def system_settings(system: str, steps: int) -> Row:
+def system_settings(system: str, steps: int) -> harness.Row:
     """Return settings that give compared systems the same work."""
     if system in ("ours-sgd", "surprise"):
         return {"epochs": steps, "rate": 0.01, "regulariser": 0.04, "init_sd": 0.1}
     return make_chain(steps)
 
 
-def make_chain(steps: int) -> Row:
+def make_chain(steps: int) -> harness.Row:
     """Return a chain that draws both sides.
 
     The first draw is burnt if there are two.
@@ -139,7 +128,7 @@ def make_chain(steps: int) -> Row:
     return {"samples": max(1, steps - 1), "burn_in": min(1, steps - 1)}
 
 
-def run_own(request: Row) -> Row:
+def run_own(request: harness.Row) -> harness.Row:
     """Time this package's system: long fit minus one step.
 
     Long fit and step are compiled before.
@@ -161,7 +150,7 @@ def run_own(request: Row) -> Row:
     return {"seconds": (long - short) / steps, **quality}
 
 
-def _settings(request: Row, steps: int) -> Any:
+def _settings(request: harness.Row, steps: int) -> Any:
     if request["system"] == "ours-sgd":
         own = {
             "rates": request["rate"],
@@ -172,11 +161,11 @@ def _settings(request: Row, steps: int) -> Any:
     return make_settings({"kind": "bayesian_mf", "dims": request["dims"], "keep": 1, **make_chain(steps)})
 
 
-def _time_fit(request: Row, train: Ratings, steps: int) -> tuple[float, Any]:
-    return time_call(lambda: fit(train, _settings(request, steps), 1))
+def _time_fit(request: harness.Row, train: Ratings, steps: int) -> tuple[float, Any]:
+    return harness.time_call(lambda: fit(train, _settings(request, steps), 1))
 
 
-def format_table(rows: int, runs: list[Row]) -> str:
+def format_table(rows: int, runs: list[harness.Row]) -> str:
     """Format medians over rounds, and speeds beside the library."""
     last = {run["system"]: run for run in runs}
     seconds = {name: statistics.median(r["seconds"] for r in runs if r["system"] == name) for name in last}
@@ -191,7 +180,7 @@ def format_table(rows: int, runs: list[Row]) -> str:
     return "\n".join(lines)
 
 
-def time_to_match(own: Row, other: Row, seconds: dict[str, float]) -> str:
+def time_to_match(own: harness.Row, other: harness.Row, seconds: dict[str, float]) -> str:
     """Describe this package's seconds to the library's final RMSE."""
     names = own["system"], other["system"]
     theirs = f"RMSE {other['rmse']:.4f}: {names[1]} {other['steps'] * seconds[names[1]]:.2f} s"

@@ -27,7 +27,7 @@ from pydantic import TypeAdapter
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from jobs.bench.harness import add_output_flag, append_rows, measure_own_cpu, take_turns
+from jobs.bench.harness import add_counts, add_output_flag, append_rows, measure_own_cpu, take_turns
 from recbench_spark import cli
 from recbench_spark.core.arrays import Floats32
 from recbench_spark.errors import OK, ConfigError
@@ -74,8 +74,7 @@ def parser() -> cli.Parser:
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--items", type=cli.parse_count, default=100_000)
     flags.add_argument("--users", type=cli.parse_count, default=2000, help="queries of a block")
-    flags.add_argument("--dims", type=cli.parse_count, default=64)
-    flags.add_argument("--clusters", type=cli.parse_count, default=500)
+    add_counts(flags, dims=64, clusters=500)
     flags.add_argument("--spread", type=float, default=1.2, help="of items around centres of spread 1")
     flags.add_argument("--vectors", type=Path, help="float32 .npy of items, instead of drawn ones")
     flags.add_argument("--queries", type=Path, help="float32 .npy of users, with --vectors")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from torch.nn import functional
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from jobs.bench.harness import measure_own_cpu, take_turns
+from jobs.bench.harness import add_counts, measure_own_cpu, take_turns
 from recbench_spark import cli
 from recbench_spark.errors import OK
 from recbench_spark.models.networks.fitting import fit
@@ -43,11 +44,6 @@ def draw_sequences(users: int, items: int, rows: int) -> Sequences:
     sizes = np.minimum(20 + draw.exponential(max(rows - 20, 1), users), items // 2).astype(np.int64)
     lists = [(items * draw.random(size) ** 2).astype(np.int32) for size in sizes]
     return Sequences(items, np.concatenate([[0], np.cumsum(sizes)]), np.concatenate(lists))
-
-
-def fit_here(sequences: Sequences, settings: Any) -> None:
-    """Fit with the project's loop."""
-    fit(SequenceTask(sequences, settings), settings.plan(), None, lambda _: None)
 
 
 def fit_plainly(sequences: Sequences, settings: Any) -> None:
@@ -74,8 +70,7 @@ def parser() -> cli.Parser:
     """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--kind", choices=("sasrec", "gru4rec"), default="sasrec")
-    flags.add_argument("--users", type=cli.parse_count, default=6040)
-    flags.add_argument("--items", type=cli.parse_count, default=3706)
+    add_counts(flags, users=6040, items=3706)
     flags.add_argument("--rows", type=cli.parse_count, default=165, help="mean rows of a user")
     flags.add_argument("--examples", type=cli.parse_count, default=6040, help="users of an epoch")
     flags.add_argument("--rounds", type=cli.parse_count, default=3)
@@ -87,9 +82,10 @@ def main(args: argparse.Namespace) -> int:
     torch.set_num_threads(1)
     sequences = draw_sequences(args.users, args.items, args.rows)
     own = {"epochs": 1, "examples": args.examples, "memory": 200, "validation_users": 1}
-    settings = make_model({"name": "m", "kind": args.kind, **own}, "bench")
-    ways = {
-        "here": partial(fit_here, sequences, settings),
+    settings: Any = make_model({"name": "m", "kind": args.kind, **own}, "bench")
+    plan = settings.plan()
+    ways: dict[str, Callable[[], object]] = {
+        "here": lambda: fit(SequenceTask(sequences, settings), plan, None, lambda _: None),
         "plain": partial(fit_plainly, sequences, settings),
     }
     timed = {name: partial(measure_own_cpu, way) for name, way in ways.items()}

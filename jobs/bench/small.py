@@ -87,9 +87,7 @@ def main(args: argparse.Namespace) -> int:
 
 def list_cases(folder: Path) -> list[Case]:
     """List all jobs with a goal in seconds."""
-    truth, train, warehouse = (
-        str(folder / name) for name in ("truth.parquet", "train.parquet", "warehouse")
-    )
+    truth, train, warehouse = (str(folder / n) for n in ("truth.parquet", "train.parquet", "warehouse"))
     evaluate = ["evaluate", "--warehouse", warehouse, "--model", "m", "--truth", truth]
     lists = [*evaluate, "--lists", str(folder / "lists.parquet")]
     scores = [*evaluate, "--train", train, "--scores", str(folder / "scores.parquet")]

@@ -31,15 +31,8 @@ from pyspark.sql import SparkSession
 
 from jobs.bench.harness import Seconds, list_tree, measure_call, take_turns
 from recbench_spark.analyses.curves import batched as curves
+from recbench_spark.analyses.curves import curve_batches
 from recbench_spark.analyses.curves.batched import HeldOutUsers
-from recbench_spark.analyses.curves.curve_batches import (
-    CURVE_ROWS,
-    CURVE_USERS,
-    CurveMember,
-    CurvePlan,
-    list_orders,
-    measure_users,
-)
 from recbench_spark.analyses.curves.learning_curves import CurveRequest, CurveUsers, fold_pairs
 from recbench_spark.config import HeldOut
 from recbench_spark.core.arrays import Floats32
@@ -84,7 +77,7 @@ class SparkWorld:
     spark: SparkSession
     folder: Path
     source: DotSource
-    plan: CurvePlan
+    plan: curve_batches.CurvePlan
     tasks: int
 
     def select_users(self) -> FrameBlocks:
@@ -95,7 +88,7 @@ class SparkWorld:
         known = KnownItems(own, self.source.n_items)
         select = partial(curves.select_curve_users, known=known, held_out=parts, plan=self.plan)
         dealt = rows.deal(curves.LABELLED, partial(deal_users, tasks=self.tasks), self.tasks)
-        return dealt.then(select, tuple(CURVE_USERS.names))
+        return dealt.then(select, tuple(curve_batches.CURVE_USERS.names))
 
 
 def run_spark(
@@ -139,7 +132,7 @@ def store_world(folder: Path, vectors_id: Floats32, users: CurveUsers, request: 
     pq.write_table(pa.table(rows), folder / "splits.parquet", row_group_size=1 << 19)
     spark = get_session("recbench-spark bench curves")
     source = DotSource(SharedRows(uuid.uuid4().hex, (str(folder / "items.parquet"),)), n_items, dims)
-    plan = CurvePlan(request, {"ndcg": "bench"})
+    plan = curve_batches.CurvePlan(request, {"ndcg": "bench"})
     return SparkWorld(spark, folder, source, plan, SparkEngine(spark).count_tasks(len(users.items_p)))
 
 
@@ -175,20 +168,26 @@ def time_kind(
 def write_ready(world: SparkWorld, model: PrefixScorer, ready: Path) -> None:
     """Write a row of `READY` for each prefix."""
     make = partial(make_ready_rows, world.plan, model)
-    world.select_users().rows(spark_columns(CURVE_USERS)).mapInArrow(make, READY).write.parquet(str(ready))
+    world.select_users().rows(spark_columns(curve_batches.CURVE_USERS)).mapInArrow(
+        make, READY
+    ).write.parquet(str(ready))
 
 
 def write_curve(world: SparkWorld, model: PrefixScorer) -> None:
     """Write rows of `curve_values`, from the split's rows."""
-    users, member = world.select_users(), CurveMember("run", model)
+    users, member = world.select_users(), curve_batches.CurveMember("run", model)
     work = partial(_measure_rows, change=users.change, plan=world.plan, member=member)
-    values = users.then(work, tuple(CURVE_ROWS.names)).rows(spark_columns(CURVE_ROWS))
+    values = users.then(work, tuple(curve_batches.CURVE_ROWS.names)).rows(
+        spark_columns(curve_batches.CURVE_ROWS)
+    )
     values.write.mode("overwrite").parquet(str(world.folder / "values"))
 
 
-def _measure_rows(rows: pa.Table, change: Change, plan: CurvePlan, member: CurveMember) -> pa.Table:
-    work = partial(measure_users, plan)
-    return curves.run_member(change(rows), work, member, find_task_device, CURVE_ROWS)
+def _measure_rows(
+    rows: pa.Table, change: Change, plan: curve_batches.CurvePlan, member: curve_batches.CurveMember
+) -> pa.Table:
+    work = partial(curve_batches.measure_users, plan)
+    return curves.run_member(change(rows), work, member, find_task_device, curve_batches.CURVE_ROWS)
 
 
 def rank_ready(world: SparkWorld, ready: Path) -> None:
@@ -198,7 +197,7 @@ def rank_ready(world: SparkWorld, ready: Path) -> None:
     rows.write.mode("overwrite").parquet(str(world.folder / "ready_values"))
 
 
-def make_ready_rows(plan: CurvePlan, model: PrefixScorer, batches: Batches) -> Batches:
+def make_ready_rows(plan: curve_batches.CurvePlan, model: PrefixScorer, batches: Batches) -> Batches:
     """Fold all prefixes in, a row of `READY` for each.
 
     The prefixes come from rows of `CURVE_USERS`.
@@ -206,7 +205,7 @@ def make_ready_rows(plan: CurvePlan, model: PrefixScorer, batches: Batches) -> B
     _, folder = model.open()
     for batch in batches:
         for start in range(0, batch.num_rows, 1 << 10):
-            ((users, _),) = list_orders(batch.slice(start, 1 << 10), plan)
+            ((users, _),) = curve_batches.list_orders(batch.slice(start, 1 << 10), plan)
             prefixes = make_prefixes(users.offsets, plan.request.rule)
             block, _ = fold_pairs(folder, users, prefixes, plan.request.definition)
             assert block.vectors_ud is not None

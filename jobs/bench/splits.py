@@ -25,16 +25,7 @@ from pyspark.sql import functions as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from jobs.bench.harness import (
-    ROOT,
-    Row,
-    add_output_flag,
-    append_rows,
-    divide_rounds,
-    order_turns,
-    parse_rows,
-    run_process,
-)
+from jobs.bench import harness
 from jobs.bench.randomness import uniform
 from recbench_spark import cli
 from recbench_spark.errors import OK, ConfigError
@@ -57,13 +48,12 @@ SAMPLE_SECONDS = 0.5
 def parser() -> cli.Parser:
     """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
-    flags.add_argument("--rows", type=cli.parse_count, default=10_000_000)
-    flags.add_argument("--rounds", type=cli.parse_count, default=2)
+    harness.add_counts(flags, rows=10_000_000, rounds=2)
     flags.add_argument("--systems", default="ours,replay,recommenders")
     flags.add_argument("--protocols", default=",".join(PROTOCOLS))
     flags.add_argument("--folder", type=Path, help="where the log stays; default: a temporary folder")
-    flags.add_argument("--environments", type=Path, default=ROOT / ".venv-libraries")
-    add_output_flag(flags)
+    flags.add_argument("--environments", type=Path, default=harness.ROOT / ".venv-libraries")
+    harness.add_output_flag(flags)
     return flags
 
 
@@ -90,20 +80,20 @@ def find_interpreter(system: str, environments: Path) -> str:
     return sys.executable if system == "ours" else cli.find_library_python(f"{system}-spark", environments)
 
 
-def time_system(python: str, system: str, protocol: str, log: Path, folder: Path) -> Row:
+def time_system(python: str, system: str, protocol: str, log: Path, folder: Path) -> harness.Row:
     """Run a system once in its own process.
 
     `memory` is the largest sum over its processes, in GiB.
     """
     out = folder / "out"
     shutil.rmtree(out, ignore_errors=True)
-    script = str(ROOT / "jobs" / "bench" / "time_split.py")
+    script = str(harness.ROOT / "jobs" / "bench" / "time_split.py")
     command = [python, script, system, protocol, str(log), str(out)]
     # Workers use their own environment's interpreter.
-    run = run_process(command, environment={"PYSPARK_PYTHON": python}, sample_every=SAMPLE_SECONDS)
+    run = harness.run_process(command, environment={"PYSPARK_PYTHON": python}, sample_every=SAMPLE_SECONDS)
     if run.code:
         raise ConfigError(f"{system} {protocol} failed", run.errors[-800:])
-    return {**parse_rows(run)[-1], "memory": run.peak / 2**30}
+    return {**harness.parse_rows(run)[-1], "memory": run.peak / 2**30}
 
 
 def main(args: argparse.Namespace) -> int:
@@ -119,34 +109,31 @@ def main(args: argparse.Namespace) -> int:
     wanted = cli.parse_names(args.systems, "--systems")
     protocols = cli.parse_names(args.protocols, "--protocols", PROTOCOLS)
     python = {system: find_interpreter(system, args.environments) for system in wanted}
-    runs: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    runs: dict[tuple[str, str], list[harness.Row]] = defaultdict(list)
     splitters = [(name, system) for name in protocols for system in PROTOCOLS[name] if system in wanted]
-    for turn, (protocol, system) in order_turns(splitters, args.rounds):
+    for turn, (protocol, system) in harness.order_turns(splitters, args.rounds):
         run = time_system(python[system], system, protocol, log, folder)
         runs[protocol, system].append(run)
         print(format_line(protocol, system, [run]), flush=True)
         row = {"protocol": protocol, "system": system, "rows": args.rows, "round": turn}
-        append_rows(args.output, [{"benchmark": "splits", **row, **run}])
+        harness.append_rows(args.output, [{"benchmark": "splits", **row, **run}])
     print(f"\n{args.rows:,} rows, medians of {args.rounds} rounds")
     for (protocol, system), spent in runs.items():
         beside = runs.get((protocol, "ours"), [])
         own, others = ([run["seconds"] for run in each] for each in (beside, spent))
-        ratios = ", ".join(f"{ratio:.2f}" for ratio in divide_rounds(others, own) if system != "ours")
+        ratios = ", ".join(
+            f"{ratio:.2f}" for ratio in harness.divide_rounds(others, own) if system != "ours"
+        )
         print(format_line(protocol, system, spent) + (f"   {ratios} times ours" if ratios else ""))
     if args.folder is None:
         shutil.rmtree(folder)
     return OK
 
 
-def format_line(protocol: str, system: str, runs: list[Row]) -> str:
+def format_line(protocol: str, system: str, runs: list[harness.Row]) -> str:
     """Format the medians of some runs."""
-    units = {
-        "seconds": "s",
-        "cpu": "s CPU",
-        "memory": "GiB",
-        "session": "s session",
-        "manifest": "s manifest",
-    }
+    units = {"seconds": "s", "cpu": "s CPU", "memory": "GiB"}
+    units |= {name: f"s {name}" for name in ("session", "manifest")}
     values = [
         f"{statistics.median(run[key] for run in runs):6.1f} {unit}"
         for key, unit in units.items()

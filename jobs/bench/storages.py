@@ -109,7 +109,9 @@ def open_storages(names: Sequence[str], folder: Path) -> Iterator[list[BenchStor
         if set(names) - {"folder"}:
             server = stack.enter_context(serve(folder / "s3"))
         storages = [stack.enter_context(_open_storage(name, folder, server)) for name in names]
-        _prepare_session(storages, folder)
+        # Java reads its keys once, from the environment at its start; the session reaches all storages.
+        os.environ.update(storages[-1].environment)
+        os.environ.setdefault(PROPERTIES, str(_write_properties(folder / "spark.conf")))
         yield storages
 
 
@@ -148,16 +150,6 @@ def _serve_proxy(server: S3Server, delay: float, pipe: Any) -> None:
         pipe.send(proxy.server.endpoint)
         while pipe.recv():
             pipe.send(proxy.take_requests())
-
-
-def _prepare_session(storages: Sequence[BenchStorage], folder: Path) -> None:
-    """Set what a Spark session reads at its start.
-
-    The session reaches all storages.
-    """
-    # Java reads its keys once, from the environment at its start.
-    os.environ.update(storages[-1].environment)
-    os.environ.setdefault(PROPERTIES, str(_write_properties(folder / "spark.conf")))
 
 
 def _write_properties(file: Path) -> Path:
@@ -218,14 +210,6 @@ def describe_request(request: Request) -> str:
     return f"{method} {parts[0] if parts else ''}{f'/{LOG}' if LOG in parts[1:2] else ''}"
 
 
-def count_by_stage(stages: Sequence[Stage], requests: Sequence[Request]) -> dict[str, Counter[str]]:
-    """Count requests by kind and stage."""
-    counts: dict[str, Counter[str]] = defaultdict(Counter)
-    for request in requests:
-        counts[find_stage(stages, request.start)][describe_request(request)] += 1
-    return counts
-
-
 def measure_waits(stages: Sequence[Stage], requests: Sequence[Request]) -> dict[str, float]:
     """Return each stage's seconds with an unanswered request."""
     waits: dict[str, float] = defaultdict(float)
@@ -241,8 +225,10 @@ def format_requests(stages: Sequence[Stage], requests: Sequence[Request], kinds:
 
     A line has requests by method and seconds of waiting; with `kinds` by table too.
     """
-    waits = measure_waits(stages, requests)
-    for stage, counts in count_by_stage(stages, requests).items():
+    waits, by_stage = measure_waits(stages, requests), defaultdict[str, Counter[str]](Counter)
+    for request in requests:
+        by_stage[find_stage(stages, request.start)][describe_request(request)] += 1
+    for stage, counts in by_stage.items():
         methods: Counter[str] = Counter()
         for kind, number in counts.items():
             methods[kind.split(" ")[0]] += number

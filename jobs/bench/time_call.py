@@ -13,6 +13,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+import time
 import types
 from collections.abc import Callable
 from functools import partial
@@ -145,13 +146,11 @@ def _update_warprec(metrics: dict[str, Any], scores: Any, truth: Any, start: int
     grades = torch.zeros(scores.shape).scatter_(1, truth, 1.0)
     binary, discounted = base.binary_relevance(grades), base.discounted_relevance(grades)
     shared = {"ground": grades, "binary_relevance": binary, "discounted_relevance": discounted}
-    shared |= {
-        "valid_users": base.valid_users(grades),
-        "user_indices": torch.arange(start, start + len(scores)),
-    }
+    users = torch.arange(start, start + len(scores))
+    shared |= {"valid_users": base.valid_users(grades), "user_indices": users}
     ks = sorted({metric.k for metric in metrics.values()})
     generator = torch.Generator().manual_seed(42)
-    values, top = ranking.top_k_breaking_ties(scores, ks[-1], generator, shared["user_indices"])
+    values, top = ranking.top_k_breaking_ties(scores, ks[-1], generator, users)
     blocks = {k: {f"top_{k}_values": values[:, :k], f"top_{k}_indices": top[:, :k]} for k in ks}
     for k, block in blocks.items():
         block[f"top_{k}_binary_relevance"] = torch.gather(binary, 1, top[:, :k])
@@ -174,14 +173,10 @@ def answer_lines(system: str, folder: Path, ks: list[int]) -> None:
     print(json.dumps({"cpu": measure_own_cpu(load)}), flush=True)
     call = prepare(folder, ks)
     for _ in sys.stdin:
-        answers: list[tuple[float, Values]] = []
-        cpu = measure_own_cpu(partial(_append_call, answers, call))
-        wall, values = answers[0]
+        started = time.process_time()
+        wall, values = time_call(call)
+        cpu = time.process_time() - started
         print(json.dumps({"wall": wall, "cpu": cpu, "values": values}), flush=True)
-
-
-def _append_call(answers: list[tuple[float, Values]], call: Callable[[], Values]) -> None:
-    answers.append(time_call(call))
 
 
 if __name__ == "__main__":

@@ -23,8 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from jobs.bench import peer_session
-from jobs.bench.harness import time_call
+from jobs.bench.harness import start_peer_session, time_call
 
 METRICS = ("hit", "precision", "recall", "map", "mrr", "ndcg")
 
@@ -147,7 +146,7 @@ def replay_polars(folder: str, ks: list[int]) -> dict[str, Any]:
 
 def replay_spark(folder: str, ks: list[int]) -> dict[str, Any]:
     """Time RePlay from two Spark frames in memory."""
-    spark = peer_session.get_session()
+    spark = start_peer_session()
     lists, truth = (spark.read.parquet(f"{folder}/{name}.parquet").cache() for name in ("lists", "truth"))
     for frame in (lists, truth):
         frame.count()

@@ -18,8 +18,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from jobs.bench import peer_session
-from jobs.bench.harness import measure_call, time_call
+from jobs.bench.harness import measure_call, start_peer_session, time_call
 
 COLUMNS = {"col_user": "user_id", "col_item": "item_id"}
 
@@ -97,7 +96,7 @@ def split_with_recommenders(protocol: str, log: str, out: str) -> dict[str, floa
 
 def split_with_library(split: Callable[[Any], Any], log: str, out: str) -> dict[str, float]:
     """Read Parquet, split, write train and test as Parquet."""
-    session, spark = time_call(peer_session.get_session)
+    session, spark = time_call(start_peer_session)
 
     def run() -> None:
         train, test = split(spark.read.parquet(log))

@@ -121,14 +121,9 @@ def measure_world(world: AuctionWorld, replicates: int, users: int | None) -> Re
     truth = generated.true_clicks(probability, LOGGED) / base - 1
     results = {}
     for curve in CURVES:
-        settings = ReplaySettings.model_validate(
-            {
-                "points": [vars(LOGGED)],
-                "curve": curve,
-                "bootstrap": {"replicates": replicates},
-                "resample": "user" if users else "query",
-            }
-        )
+        document = {"points": [vars(LOGGED)], "curve": curve, "bootstrap": {"replicates": replicates}}
+        unit = "user" if users else "query"
+        settings = ReplaySettings.model_validate({**document, "resample": unit})
         rows, _ = replay_models(parts, ["new"], settings)
         results[curve] = {"truth": truth, **read_lift(rows)}
     return results
@@ -145,22 +140,15 @@ def read_lift(rows: list[dict[str, Any]]) -> dict[str, float]:
 
     The interval and bounds of the lift come along.
     """
-    logged = next(
-        row["value"] for row in rows if row["metric"] == "clicks" and row["model"] == LOGGED_POLICY
-    )
-    clicks = {
-        row["unseen"]: row
-        for row in rows
-        if row["metric"] == "clicks" and row["model"] == "new" and not row.get("other")
-    }
-    (lift,) = [row for row in rows if row["metric"] == "click_lift"]
-    (share,) = [row["value"] for row in rows if row["metric"] == "share_unseen"]
-    (curve,) = [
-        row["value"]
-        for row in rows
-        if row["metric"] == "position_curve" and row["slot"] == f"main {SLOTS.main}"
-    ]
-    bounds = [clicks[name]["value"] for name in ("zero", "probability")]
+    by_metric: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_metric.setdefault(row["metric"], []).append(row)
+    clicks = by_metric["clicks"]
+    logged = next(row["value"] for row in clicks if row["model"] == LOGGED_POLICY)
+    own = {row["unseen"]: row["value"] for row in clicks if row["model"] == "new" and not row.get("other")}
+    (lift,), (share,) = by_metric["click_lift"], by_metric["share_unseen"]
+    (curve,) = [row for row in by_metric["position_curve"] if row["slot"] == f"main {SLOTS.main}"]
+    bounds = [own[name] for name in ("zero", "probability")]
     return {
         "lift": lift["value"],
         "stderr": lift["stderr"],
@@ -168,8 +156,8 @@ def read_lift(rows: list[dict[str, Any]]) -> dict[str, float]:
         "high": lift["ci_high"],
         "least": min(bounds) / logged - 1,
         "most": max(bounds) / logged - 1,
-        "unseen": share,
-        "last_slot": curve,
+        "unseen": share["value"],
+        "last_slot": curve["value"],
     }
 
 

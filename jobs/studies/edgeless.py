@@ -37,6 +37,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from jobs.bench.harness import append_rows
 from jobs.studies.item_graphs import build_bipartite, build_walk_graph
 from recbench_spark import cli
 from recbench_spark.analyses.comparisons.kernels.significance import student_half_width
@@ -45,18 +46,12 @@ from recbench_spark.graphs.kernels.csr import Csr
 from recbench_spark.graphs.kernels.forms import LayerForm
 from recbench_spark.graphs.kernels.ids import hash_numbers
 from recbench_spark.graphs.kernels.simd import PREFETCH_EDGES
+from recbench_spark.models.networks import tasks
 from recbench_spark.models.networks.factors import UserItemPairs, make_pairs
 from recbench_spark.models.networks.fitting import fit
 from recbench_spark.models.networks.layers import GraphNetwork
 from recbench_spark.models.networks.settings import TrainingPlan
 from recbench_spark.models.networks.subgraphs import Adjacency
-from recbench_spark.models.networks.tasks import (
-    GraphInput,
-    PairObjective,
-    PairTask,
-    embed_by_minibatch,
-    pair_liked_items,
-)
 from recbench_spark.runtime.journal import Journal
 
 BLOCKS, GROUPS, DIMS, NOISE = 6, 10, 16, 3.3
@@ -96,8 +91,8 @@ class NetTask(NamedTuple):
     Items have dense ids from `first` on.
     """
 
-    task: PairTask
-    given: GraphInput
+    task: tasks.PairTask
+    given: tasks.GraphInput
     first: int
 
 
@@ -148,9 +143,7 @@ def fit_all(args: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
             line = {"kind": kind, "dropout": share, "seed": seed}
             lines.append(line | measure_fit(world, kind, share, seed, args))
             journal.say(json.dumps(lines[-1]))
-            if args.output:
-                with args.output.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(lines[-1]) + "\n")
+            append_rows(args.output, lines[-1:])
     return lines
 
 
@@ -198,11 +191,15 @@ def measure_fit(
     """Fit once, and measure the vectors."""
     net = pinsage(world, share, seed) if kind == "pinsage" else graphsage(world, share, seed)
     plan = TrainingPlan(args.epochs, 512, args.rate, decay=args.decay, patience=0, seed=seed)
-    fit(net.task, plan, None, _discard_line)
+    fit(net.task, plan, None, lambda _: None)
     every = np.arange(net.first + len(world.block))
-    vectors = embed_by_minibatch(net.task.module, net.given, every)
+    vectors = tasks.embed_by_minibatch(net.task.module, net.given, every)
     items = vectors[net.first :]
-    users = vectors[: net.first] if net.first else user_means(world.train, items)
+    users: Floats = vectors[: net.first]
+    if not net.first:  # a user is the mean of its items
+        sums = np.zeros((world.train.users, items.shape[1]))
+        np.add.at(sums, world.train.user, items[world.train.item])
+        users = sums / np.maximum(np.diff(world.train.indptr), 1)[:, None]
     return {
         "edgeless": same_block_share(items, world.block, world.alone),
         "with_edges": same_block_share(items, world.block, ~world.alone),
@@ -211,20 +208,18 @@ def measure_fit(
     }
 
 
-def _discard_line(_: str) -> None:
-    """Discard an epoch's line."""
-
-
 def pinsage(world: EdgelessWorld, share: float, seed: int) -> NetTask:
     """Return items over the items walks visit most.
 
     Pairs are items of one user.
     """
     net = make_net(LayerForm("convolve", "importance", WIDTH, WIDTH), seed)
-    graph_input = GraphInput(build_walk_graph(world.train, TOP, seed), world.features, (), seed, share)
-    _, query, item = pair_liked_items(world.train.indptr, world.train.item.astype(np.int64), 2, seed)
-    how = PairObjective("max_margin", 0.1, 200, end=len(world.block))
-    return NetTask(PairTask(net, graph_input, (query, item), how), graph_input, 0)
+    graph_input = tasks.GraphInput(
+        build_walk_graph(world.train, TOP, seed), world.features, (), seed, share
+    )
+    _, query, item = tasks.pair_liked_items(world.train.indptr, world.train.item.astype(np.int64), 2, seed)
+    how = tasks.PairObjective("max_margin", 0.1, 200, end=len(world.block))
+    return NetTask(tasks.PairTask(net, graph_input, (query, item), how), graph_input, 0)
 
 
 def graphsage(world: EdgelessWorld, share: float, seed: int) -> NetTask:
@@ -234,11 +229,11 @@ def graphsage(world: EdgelessWorld, share: float, seed: int) -> NetTask:
     csr = Csr(indptr, np.append(src, np.zeros(PREFETCH_EDGES, np.uint32)), None)
     graph = Adjacency(np.zeros(1, np.int64), (csr,), hash_numbers(np.arange(users + items), 0))
     features = np.vstack([np.zeros((users, DIMS), np.float32), world.features])
-    graph_input = GraphInput(graph, features, (10, 10), seed, share, (users, users + items))
+    graph_input = tasks.GraphInput(graph, features, (10, 10), seed, share, (users, users + items))
     pairs = train.user.astype(np.int64), train.item.astype(np.int64) + users
-    how = PairObjective("co_occurrence", 1.0, 200, first=users, end=users + items)
+    how = tasks.PairObjective("co_occurrence", 1.0, 200, first=users, end=users + items)
     net = make_net(LayerForm("sage", "mean", WIDTH, WIDTH), seed)
-    return NetTask(PairTask(net, graph_input, pairs, how), graph_input, users)
+    return NetTask(tasks.PairTask(net, graph_input, pairs, how), graph_input, users)
 
 
 def make_net(form: LayerForm, seed: int) -> GraphNetwork:
@@ -246,13 +241,6 @@ def make_net(form: LayerForm, seed: int) -> GraphNetwork:
     net = GraphNetwork((form, form), (WIDTH,), DIMS)
     net.initialise(seed)
     return net
-
-
-def user_means(pairs: UserItemPairs, items: Floats) -> Floats:
-    """Average each user's items, (users, d)."""
-    sums = np.zeros((pairs.users, items.shape[1]))
-    np.add.at(sums, pairs.user, items[pairs.item])
-    return sums / np.maximum(np.diff(pairs.indptr), 1)[:, None]
 
 
 def same_block_share(vectors: Floats, block: Rows, chosen: npt.NDArray[np.bool_]) -> float:
@@ -296,14 +284,8 @@ def format_summary(lines: list[dict[str, Any]]) -> str:
     for kind, share in dict.fromkeys((line["kind"], line["dropout"]) for line in lines):
         own = [line for line in lines if (line["kind"], line["dropout"]) == (kind, share)]
         cells = [f"{np.mean([line[name] for line in own]):.3f}" for name in REPORT_COLUMNS]
-        rows.append(
-            [
-                kind,
-                f"{share:g}",
-                *cells,
-                *(relative_difference(lines, own, name) for name in DIFFERENCE_COLUMNS),
-            ]
-        )
+        differences = (relative_difference(lines, own, name) for name in DIFFERENCE_COLUMNS)
+        rows.append([kind, f"{share:g}", *cells, *differences])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

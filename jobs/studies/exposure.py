@@ -70,18 +70,11 @@ DEFINITION = Definition(threshold=worlds.RELEVANT)
 def parser() -> cli.Parser:
     """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
-    flags.add_argument(
-        "--loops", default="0.3,0.9", type=cli.parse_numbers, help="strengths (default 0.3,0.9)"
-    )
-    flags.add_argument(
-        "--tastes", default="8,16", type=cli.parse_cutoffs, help="numbers of tastes (default 8,16)"
-    )
-    flags.add_argument(
-        "--seeds", type=cli.parse_cutoffs, default="1,2,3,4,5,6,7,8,9,10", help="default 1 to 10"
-    )
-    flags.add_argument(
-        "--users", default="50,200", type=cli.parse_cutoffs, help="users of a group (default 50,200)"
-    )
+    numbers, counts, seeds = cli.parse_numbers, cli.parse_cutoffs, "1,2,3,4,5,6,7,8,9,10"
+    flags.add_argument("--loops", default="0.3,0.9", type=numbers, help="strengths (default 0.3,0.9)")
+    flags.add_argument("--tastes", default="8,16", type=counts, help="numbers of tastes (default 8,16)")
+    flags.add_argument("--seeds", default=seeds, type=counts, help="default 1 to 10")
+    flags.add_argument("--users", default="50,200", type=counts, help="users of a group (default 50,200)")
     flags.add_argument("--picture", type=Path, help="file of the figure, .svg or .png")
     flags.add_argument("--table", type=Path, help="file of all numbers, .csv")
     flags.add_argument("--matrix", action="store_true", help="a known matrix, shown by popularity")
@@ -210,13 +203,8 @@ def estimate_scorers(world: WorldSettings, sizes: Sequence[int]) -> Iterator[pd.
         for name, chance_ui in chances.items():
             settings = EstimatorSettings(clip=np.inf, chances=name != "power_law")
             rows = pd.DataFrame(estimate_groups(rankings, chance_ui[user_p, item_p], settings, groups))
-            at: dict[str, Any] = {
-                "loop": world.loop,
-                "tastes": world.tastes,
-                "seed": world.seed,
-                "model": model,
-            }
-            yield rows.assign(propensities=name, truth=rows.metric.map(truth), **at)
+            at = world.model_dump(include={"loop", "tastes", "seed"})
+            yield rows.assign(propensities=name, truth=rows.metric.map(truth), **at, model=model)
 
 
 def count_above(score_ui: Floats) -> Ints:
@@ -250,11 +238,8 @@ def make_rankings(relevant_ui: Bools, place_ui: Ints) -> tuple[Rankings, Ints]:
 def compute_metrics(rankings: Rankings) -> dict[str, float]:
     """Compute all users' metrics; quotients need a relevant item."""
     one = np.ones(len(rankings.relevance))
-    metrics = {
-        metric: estimator_parts(rankings, one, ("holdout",), EstimatorSettings(), metric)
-        for metric in METRICS
-    }
-    return {metric: float(parts["holdout"].estimate()[0]) for metric, parts in metrics.items()}
+    estimate = partial(estimator_parts, rankings, one, ("holdout",), EstimatorSettings())
+    return {metric: float(estimate(metric)["holdout"].estimate()[0]) for metric in METRICS}
 
 
 def estimator_parts(
@@ -289,11 +274,6 @@ class UserGroups:
         sums = np.stack([weight_ru @ value_uc[group] for weight_ru, group in by_group], axis=1)
         return [sums[:, :, c] for c in range(len(values_u))]
 
-    def estimate_interval(self, estimate_rg: Floats) -> dict[str, Floats]:
-        """Return the estimate and its interval, (g,) each."""
-        low, high = resampling.percentile_interval(estimate_rg[1:])
-        return {"value": estimate_rg[0], "low": low, "high": high}
-
 
 def estimate_groups(
     rankings: Rankings, chance_p: Floats, settings: EstimatorSettings, groups: dict[int, UserGroups]
@@ -301,23 +281,22 @@ def estimate_groups(
     """Return each group's estimates with intervals, as columns."""
     value_x, rows_x = np.unique(strata.round_propensities(chance_p), return_counts=True)
     cut = strata.cut("equal_mass", 2, value_x, np.ones_like(rows_x), rows_x)
-    columns: dict[str, list[Any]] = {
-        name: [] for name in ("metric", "users", "estimator", "value", "low", "high")
-    }
+    names = ("metric", "users", "estimator", "value", "low", "high")
+    columns: dict[str, list[Any]] = {name: [] for name in names}
     for metric in METRICS:
         parts = estimator_parts(rankings, chance_p, WEIGHTED_ESTIMATORS, settings, metric)
         estimators = {name: partial(combine_parts, part) for name, part in parts.items()}
         if metric != "dcg":
-            estimators["stratified"] = partial(
-                combine_groups, *compute_strata(rankings, cut.assign(chance_p), metric)
-            )
+            measured = compute_strata(rankings, cut.assign(chance_p), metric)
+            estimators["stratified"] = partial(combine_groups, *measured)
         for size, user_groups in groups.items():
+            n = len(user_groups.groups)
             for name, estimate in estimators.items():
-                for column, values in user_groups.estimate_interval(estimate(user_groups)).items():
-                    columns[column] += values.tolist()
-                n = len(user_groups.groups)
-                for column, value in (("metric", metric), ("users", size), ("estimator", name)):
-                    columns[column] += [value] * n
+                estimate_rg = estimate(user_groups)
+                low, high = resampling.percentile_interval(estimate_rg[1:])
+                rows = ([metric] * n, [size] * n, [name] * n, estimate_rg[0], low, high)
+                for column, values in zip(names, rows, strict=True):
+                    columns[column] += list(values)
     return columns
 
 

@@ -148,12 +148,8 @@ def read_ratings(path: Path) -> pd.DataFrame:
     with path.open(encoding="utf-8") as file:
         has_header = not file.readline()[:1].isdigit()
     separator = {".csv": ",", ".dat": "::"}.get(path.suffix, "\t")
-    rows = pd.read_csv(
-        path,
-        sep=separator,
-        header=0 if has_header else None,
-        engine="python" if separator == "::" else "c",
-    )
+    header, engine = 0 if has_header else None, "python" if separator == "::" else "c"
+    rows: pd.DataFrame = pd.read_csv(path, sep=separator, header=header, engine=engine)  # type: ignore[call-overload]
     if rows.shape[1] < 4:
         raise ConfigError(f"{path} has no times", "columns user, item, rating, timestamp")
     rows = rows.iloc[:, :4]
@@ -225,12 +221,6 @@ def run_write(args: argparse.Namespace) -> int:
     return OK
 
 
-def parse_settings(pairs: list[str]) -> dict[str, Any]:
-    """Parse settings from NAME=VALUE."""
-    named = [pair.partition("=") for pair in pairs]
-    return {name: load_yaml(value, "--set") for name, _, value in named}
-
-
 def parse_ties(text: str) -> tuple[str, ...]:
     """Parse tie orders: `id`, or seeds from 0 on.
 
@@ -261,7 +251,8 @@ def parser() -> cli.Parser:
 def main(args: argparse.Namespace) -> int:
     """Run one part of the study."""
     torch.set_num_threads(1)
-    args.settings = parse_settings(args.set)
+    named = [pair.partition("=") for pair in args.set]
+    args.settings = {name: load_yaml(value, "--set") for name, _, value in named}
     if args.action == "ratings" and args.file is None:
         raise ConfigError("--file is missing", "a file of user, item, rating, timestamp")
     actions = {"write": run_write, "world": run_world, "ratings": run_ratings}

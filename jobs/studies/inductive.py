@@ -38,6 +38,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from jobs.bench.harness import append_rows
 from jobs.studies.item_graphs import build_cosine_graph, build_walk_graph
 from jobs.studies.liked_movies import Movies, log_degree, read_movies
 from recbench_spark import cli
@@ -96,9 +97,7 @@ def main(args: argparse.Namespace) -> int:
         for line in run_movies(movies, names, seed, args) if movies else run_graphs(names, seed, args):
             scores.setdefault(line["aggregator"], []).append(line["micro_f1"])
             journal.say(json.dumps(line))
-            if args.output:
-                with args.output.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(line) + "\n")
+            append_rows(args.output, [line])
     print(summary(scores))
     return OK
 
@@ -151,19 +150,14 @@ def micro_f1(name: str, seed: int, args: argparse.Namespace) -> float:
     net.initialise(seed)
     (training, label), choosing, unseen = parts
     task = LabelTask(net, training, np.arange(len(label)), label, lambda n: correct_share(n, *choosing))
-    fit(task, TrainingPlan(args.epochs, 128, 0.01, seed=seed), None, _discard_line)
+    fit(task, TrainingPlan(args.epochs, 128, 0.01, seed=seed), None, lambda _: None)
     return correct_share(net, *unseen)
-
-
-def _discard_line(_: str) -> None:
-    """Discard an epoch's line."""
 
 
 def correct_share(net: GraphNetwork, graph_input: GraphInput, label: Labels) -> float:
     """Return the share of nodes with the right class."""
-    return float(
-        (embed_by_minibatch(net, graph_input, np.arange(len(label))).argmax(axis=1) == label).mean()
-    )
+    scores = embed_by_minibatch(net, graph_input, np.arange(len(label)))
+    return float((scores.argmax(axis=1) == label).mean())
 
 
 def make_graphs(
@@ -282,14 +276,12 @@ def fit_genre_net(name: str, draw: MovieDraw, seed: int, epochs: int) -> tuple[G
     net.initialise(seed)
     own, choosing = draw.nodes(TRAIN), draw.label[draw.nodes(CHOOSE)]
     graph_input = GraphInput(draw.graphs[TRAIN], draw.features)
-    task = LabelTask(
-        net,
-        graph_input,
-        own,
-        draw.label[own],
-        lambda n: best_f1(predict_genres(n, draw, CHOOSE), choosing)[1],
-    )
-    return net, fit(task, TrainingPlan(epochs, 128, 0.01, seed=seed), None, _discard_line)
+
+    def worth(fitted: GraphNetwork) -> float:
+        return best_f1(predict_genres(fitted, draw, CHOOSE), choosing)[1]
+
+    task = LabelTask(net, graph_input, own, draw.label[own], worth)
+    return net, fit(task, TrainingPlan(epochs, 128, 0.01, seed=seed), None, lambda _: None)
 
 
 def predict_genres(net: GraphNetwork, draw: MovieDraw, part: int) -> Floats:
@@ -336,14 +328,8 @@ def judge_method(
     """
     threshold, _ = best_f1(choosing, draw.label[draw.nodes(CHOOSE)])
     value = f1(unseen >= threshold, draw.label[draw.nodes(JUDGE)])
-    line = {
-        "data": args.data.resolve().name,
-        "neighbours": args.neighbours,
-        "aggregator": name,
-        "seed": seed,
-        "movies": len(unseen),
-    }
-    return line | {"threshold": threshold, "micro_f1": value}
+    line = {"data": args.data.resolve().name, "neighbours": args.neighbours, "aggregator": name}
+    return line | {"seed": seed, "movies": len(unseen), "threshold": threshold, "micro_f1": value}
 
 
 def best_f1(score: Floats, label: Floats) -> tuple[float, float]:

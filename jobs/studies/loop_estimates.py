@@ -9,7 +9,7 @@ Axes: u users, p tested pairs, i items, c columns (metric and cut-off), s strata
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -120,31 +120,15 @@ class ModelEstimates(NamedTuple):
 # ------------------------------------------------------------------------------- propensities, strata
 
 
-def fit_published(count_i: Ints) -> Floats:
-    """Return n^alpha above xmin, else n.
+Formula = Callable[[Ints, power_law.PowerLaw], Floats]
 
-    The formula is that in the code of Jadidinejad et al. 2021.
+
+def fit_formula(formula: Formula, count_i: Ints) -> Floats:
+    """Fit a law to items' rows, and return a formula's propensities.
+
+    Items without a row get the others' smallest one, as in a night.
     """
-    return _fill(propensities.power_above_xmin(count_i, _fit_law(count_i)))
-
-
-def fit_own(count_i: Ints) -> Floats:
-    """Return n^((gamma + 1) / 2).
-
-    The formula is that in their paper, and in Yang et al. 2018.
-    """
-    return _fill(propensities.power_law(count_i, _fit_law(count_i)))
-
-
-def _fit_law(count_i: Ints) -> power_law.PowerLaw:
-    return power_law.fit(*np.unique(count_i, return_counts=True))
-
-
-def _fill(propensity_i: Floats) -> Floats:
-    """Give items without a row the others' smallest propensity.
-
-    A night does the same.
-    """
+    propensity_i = formula(count_i, power_law.fit(*np.unique(count_i, return_counts=True)))
     return np.where(propensity_i > 0, propensity_i, propensity_i[propensity_i > 0].min())
 
 
@@ -256,15 +240,8 @@ def _weigh(rankings: Rankings, item_p: Ints, plan: EstimatePlan) -> Iterator[tup
     Metrics that are no sum over items get NaN.
     """
     for name, propensity_i in plan.propensities.items():
-        parts = exposure.contributions(
-            rankings,
-            propensity_i[item_p] / propensity_i.max(),
-            plan.metrics,
-            plan.ks,
-            plan.definition,
-            estimators=WEIGHTED,
-            settings=UNCLIPPED,
-        )
+        chance_p, how = propensity_i[item_p] / propensity_i.max(), (plan.metrics, plan.ks, plan.definition)
+        parts = exposure.contributions(rankings, chance_p, *how, estimators=WEIGHTED, settings=UNCLIPPED)
         for estimator in WEIGHTED:
             yield f"{estimator} {name}", _join_columns(parts, estimator, plan)
 
@@ -284,15 +261,18 @@ def _join_columns(
 def fit_chances(closed_i: Ints, train_i: Ints, train_r: Ints, seed: int) -> dict[str, Floats]:
     """Fit item propensities, up to a factor, by name.
 
+    Published are n^alpha above xmin, else n, as in the code of Jadidinejad et al. 2021; ours are
+    n^((gamma + 1) / 2), as in their paper, and in Yang et al. 2018.
+
     Args:
         closed_i: each item's rows in the closed loop, training and test, as the published code counts.
         train_i: each item's rows in training, as we count them.
         train_r: items of the training rows.
         seed: seed for the order in which the wrong numbering meets them.
     """
-    published = fit_published(closed_i)
-    wrong = miskey(published, train_r, seed)
-    return {PUBLISHED: published, f"{PUBLISHED}, {MISKEYED}": wrong, OURS: fit_own(train_i)}
+    published = fit_formula(propensities.power_above_xmin, closed_i)
+    wrong, own = miskey(published, train_r, seed), fit_formula(propensities.power_law, train_i)
+    return {PUBLISHED: published, f"{PUBLISHED}, {MISKEYED}": wrong, OURS: own}
 
 
 def cut_all_strata(

@@ -307,11 +307,6 @@ def load_rankings(place: Path) -> Rankings | None:
         return Rankings(*(arrays[name] for name in ARRAYS))
 
 
-def save_rankings(place: Path, rankings: Rankings) -> None:
-    """Publish ranks as one file."""
-    save_arrays(place, {name: getattr(rankings, name) for name in ARRAYS})
-
-
 def save_arrays(place: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     """Publish arrays as one file, whole or not at all."""
 

@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from jobs.bench.harness import append_rows
 from jobs.studies.item_graphs import build_bipartite, build_visit_graph, find_visited_items
 from jobs.studies.layerwise import embed_by_layer
 from jobs.studies.liked_movies import log_degree, read_movies
@@ -44,24 +45,11 @@ from recbench_spark.graphs.kernels.forms import Aggregator, LayerForm
 from recbench_spark.graphs.kernels.ids import hash_numbers
 from recbench_spark.graphs.kernels.samples import Band, rank_bands
 from recbench_spark.graphs.kernels.walks import MostVisited
-from recbench_spark.models.networks.factors import (
-    UserItemPairs,
-    order_users_by_hash,
-    select_users,
-    split_pairs,
-)
+from recbench_spark.models.networks import factors, tasks
 from recbench_spark.models.networks.fitting import fit
 from recbench_spark.models.networks.layers import GraphNetwork
 from recbench_spark.models.networks.settings import TrainingPlan
 from recbench_spark.models.networks.subgraphs import Adjacency
-from recbench_spark.models.networks.tasks import (
-    GraphInput,
-    PairObjective,
-    PairTask,
-    mean_scaled_rank,
-    pair_liked_items,
-    rank_items,
-)
 from recbench_spark.runtime.journal import Journal
 
 Floats = npt.NDArray[np.float32]
@@ -199,8 +187,7 @@ def run_seed(drawn: SeedDraws, names: tuple[str, ...], folder: Path) -> None:
         if any(key.items() <= row.items() for row in read_results(results)):
             continue
         result = measure_reference(drawn, name) if name in REFERENCES else run_fit(drawn, name, folder)
-        with results.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({**key, **result}) + "\n")
+        append_rows(results, [{**key, **result}])
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:
@@ -216,7 +203,7 @@ def read_results(path: Path) -> list[dict[str, Any]]:
 def read_world(folder: Path) -> PlantedWorld:
     """Read a MovieLens folder's genres, titles and pairs, split."""
     movies = read_movies(folder)
-    train, held = split_pairs(movies.pairs, HELD_OUT, SPLIT_SEED)
+    train, held = factors.split_pairs(movies.pairs, HELD_OUT, SPLIT_SEED)
     return PlantedWorld(train, held, np.hstack([movies.genres, movies.words, log_degree(train)]))
 
 
@@ -228,7 +215,7 @@ class SeedDraws:
 
     def __init__(self, world: PlantedWorld, how: Setting, seed: int, journal: Journal) -> None:
         self.world, self.how, self.seed, self.say = world, how, seed, journal.say
-        self.train, self.inner = split_pairs(world.train, 0.05, 100 + seed)
+        self.train, self.inner = factors.split_pairs(world.train, 0.05, 100 + seed)
         self.graphs: dict[int, Adjacency] = {}
 
     @cached_property
@@ -241,7 +228,7 @@ class SeedDraws:
     def pairs(self) -> tuple[Rows, Rows]:
         """Query and item of the training pairs."""
         train = draw_users(self.train, self.how.pairs, self.seed) if self.how.pairs else self.train
-        _, query, item = pair_liked_items(train.indptr, train.item.astype(np.int64), 2, self.seed)
+        _, query, item = tasks.pair_liked_items(train.indptr, train.item.astype(np.int64), 2, self.seed)
         return query, item
 
     @cached_property
@@ -257,23 +244,21 @@ class SeedDraws:
 
     def graph(self, top: int) -> Adjacency:
         """Return each item's most visited items, weighed by visits."""
-        if top not in self.graphs:
-            self.graphs = {
-                top: build_visit_graph(keep_most_visited(self.most, top), self.train)
-            }  # one is held
+        if top not in self.graphs:  # one is held
+            self.graphs = {top: build_visit_graph(keep_most_visited(self.most, top), self.train)}
         return self.graphs[top]
 
 
-def draw_users(train: UserItemPairs, pairs: int, seed: int) -> UserItemPairs:
+def draw_users(train: factors.UserItemPairs, pairs: int, seed: int) -> factors.UserItemPairs:
     """Draw users by hash, and return their training pairs.
 
     The users suffice for about this number of item pairs.
     """
-    order = order_users_by_hash(train.users, seed)
+    order = factors.order_users_by_hash(train.users, seed)
     enough = np.searchsorted(np.cumsum(2 * np.diff(train.indptr)[order]), pairs) + 1
     is_kept = np.zeros(train.users, np.bool_)
     is_kept[order[:enough]] = True
-    return select_users(train, is_kept)
+    return factors.select_users(train, is_kept)
 
 
 def keep_most_visited(most: MostVisited, top: int) -> MostVisited:
@@ -284,7 +269,7 @@ def keep_most_visited(most: MostVisited, top: int) -> MostVisited:
     return most._replace(indptr=indptr, node=most.node[is_kept], visits=most.visits[is_kept])
 
 
-def find_hard_negatives(train: UserItemPairs, queries: Rows, least: float) -> Band:
+def find_hard_negatives(train: factors.UserItemPairs, queries: Rows, least: float) -> Band:
     """Return each query's hard negatives by personalised PageRank.
 
     Such items are ranked 2,000 to 5,000, or the same share of the reached items. There is a row for each
@@ -315,22 +300,24 @@ def run_fit(drawn: SeedDraws, name: str, folder: Path) -> dict[str, Any]:
     The epoch is the best one on validation pairs.
     """
     how, seed, train, variant = drawn.how, drawn.seed, drawn.train, VARIANTS[name]
-    graph_input = GraphInput(drawn.graph(variant.top or how.top), drawn.world.features)
+    graph_input = tasks.GraphInput(drawn.graph(variant.top or how.top), drawn.world.features)
     net = make_net(variant, graph_input.features.shape[1], how, seed)
     negatives = how.negatives * (how.batch if variant.each else 1)
-    margin = PairObjective(
+    margin = tasks.PairObjective(
         "max_margin", 0.1, negatives, variant.per_pair, variant.curriculum, end=train.items
     )
     band = drawn.band if variant.curriculum else None
     judged = test_pairs(train, drawn.inner, seed, how.judged)
 
     def worth(fitted: GraphNetwork) -> float:
-        return mean_scaled_rank(rank_pairs(fitted, graph_input, judged), 10)
+        return tasks.mean_scaled_rank(rank_pairs(fitted, graph_input, judged), 10)
 
-    task = PairTask(net, graph_input, drawn.pairs, margin, band, score=worth)
+    task = tasks.PairTask(net, graph_input, drawn.pairs, margin, band, score=worth)
     drawn.say(f"{name}, seed {seed}: {task.examples:,} pairs")
     plan = TrainingPlan(how.epochs, how.batch, how.rate, how.warm_up, decay=0.8, seed=seed)
-    result = fit(task, plan, folder / checkpoint_name(name, seed, how), drawn.say)
+    # Its folder is named by all settings, so no other fit resumes it.
+    whole = hashlib.sha256(json.dumps(asdict(how), sort_keys=True).encode()).hexdigest()
+    result = fit(task, plan, folder / f"{name}-{seed}-{whole[:12]}", drawn.say)
     measures: dict[str, Any] = rank_metrics(
         rank_pairs(net, graph_input, test_pairs(train, drawn.world.held, seed, how.tested))
     )
@@ -340,20 +327,16 @@ def run_fit(drawn: SeedDraws, name: str, folder: Path) -> dict[str, Any]:
     return measures
 
 
-def checkpoint_name(name: str, seed: int, how: Setting) -> str:
-    """Name a fit's folder, so no other fit resumes it."""
-    whole = hashlib.sha256(json.dumps(asdict(how), sort_keys=True).encode()).hexdigest()
-    return f"{name}-{seed}-{whole[:12]}"
-
-
 def rank_metrics(ranks: Rows) -> dict[str, float]:
     """Return hit rates and scaled MRR."""
     return {f"hit_rate@{k}": float((ranks <= k).mean()) for k in CUT_OFFS} | {
-        "scaled_mrr": mean_scaled_rank(ranks)
+        "scaled_mrr": tasks.mean_scaled_rank(ranks)
     }
 
 
-def test_pairs(train: UserItemPairs, held: UserItemPairs, seed: int, most: int) -> tuple[Rows, Rows]:
+def test_pairs(
+    train: factors.UserItemPairs, held: factors.UserItemPairs, seed: int, most: int
+) -> tuple[Rows, Rows]:
     """Return held-out items with queries, at most `most`.
 
     A query is one of the user's training items, drawn by hash.
@@ -367,10 +350,10 @@ def test_pairs(train: UserItemPairs, held: UserItemPairs, seed: int, most: int) 
     return train.item[train.indptr[user[rows]] + place].astype(np.int64), item[rows]
 
 
-def rank_pairs(net: GraphNetwork, graph_input: GraphInput, pairs: tuple[Rows, Rows]) -> Rows:
+def rank_pairs(net: GraphNetwork, graph_input: tasks.GraphInput, pairs: tuple[Rows, Rows]) -> Rows:
     """Rank test pairs among all items but the query."""
     z = embed_by_layer(net, graph_input, np.arange(len(graph_input.features)))
-    return rank_items(z, *pairs)
+    return tasks.rank_items(z, *pairs)
 
 
 # ------------------------------------------------------------------------------------- references
@@ -381,7 +364,7 @@ def measure_reference(drawn: SeedDraws, name: str) -> dict[str, Any]:
     world, train = drawn.world, drawn.train
     pairs = test_pairs(train, world.held, drawn.seed, drawn.how.tested)
     if name == "features":
-        ranks = rank_items(world.features, *pairs)
+        ranks = tasks.rank_items(world.features, *pairs)
     else:
         ranks = rank_by_visits(make_scorer(drawn, name), popularity(train), pairs)
     measures = rank_metrics(ranks)
@@ -389,7 +372,7 @@ def measure_reference(drawn: SeedDraws, name: str) -> dict[str, Any]:
     return measures
 
 
-def popularity(train: UserItemPairs) -> npt.NDArray[np.float64]:
+def popularity(train: factors.UserItemPairs) -> npt.NDArray[np.float64]:
     """Return popularity in training from 0 to 1, (items,).
 
     Ties are broken by hash.

@@ -199,12 +199,9 @@ def make_row(dims: int, budget: int, counts: Counts, unsearched: Counts) -> str:
 def parser() -> cli.Parser:
     """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
-    flags.add_argument(
-        "--methods", type=cli.parse_count, default=100, help="methods of each kind and budget (default 100)"
-    )
-    flags.add_argument(
-        "--seed", type=cli.parse_count, default=0, help="seed of another planted world, from 1"
-    )
+    count, each = cli.parse_count, "methods of each kind and budget (default 100)"
+    flags.add_argument("--methods", type=count, default=100, help=each)
+    flags.add_argument("--seed", type=count, default=0, help="seed of another planted world, from 1")
     return flags
 
 

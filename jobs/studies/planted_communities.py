@@ -21,13 +21,7 @@ import pyarrow.parquet as pq
 
 from jobs.studies.liked_movies import log_degree, write_features
 from recbench_spark.errors import ConfigError
-from recbench_spark.models.networks.factors import (
-    UserItemPairs,
-    make_pairs,
-    order_users_by_hash,
-    select_users,
-    split_pairs,
-)
+from recbench_spark.models.networks import factors
 
 Floats = npt.NDArray[np.float32]
 Rows = npt.NDArray[np.int64]
@@ -46,8 +40,8 @@ class PlantedWorld(NamedTuple):
     Pairs are train and held out; each item has a group and a taste.
     """
 
-    train: UserItemPairs
-    held: UserItemPairs
+    train: factors.UserItemPairs
+    held: factors.UserItemPairs
     features: Floats
     group: Rows | None = None
     taste: Rows | None = None
@@ -67,8 +61,8 @@ def generate_world(items: int) -> PlantedWorld:
     own = chosen + groups * draw.integers(0, max(items // groups, 1), chosen.shape)
     place = (items * draw.random((users, OTHER_LIKES)) ** 2).astype(np.int64)
     item = np.hstack([own % items, draw.permutation(items)[place]])
-    pairs = make_pairs(np.repeat(np.arange(users), item.shape[1]), item.reshape(-1), users, items)
-    train, held = split_pairs(pairs, HELD_OUT, SPLIT_SEED)
+    pairs = factors.make_pairs(np.repeat(np.arange(users), item.shape[1]), item.reshape(-1), users, items)
+    train, held = factors.split_pairs(pairs, HELD_OUT, SPLIT_SEED)
     group = np.arange(items) % groups
     centres = (draw.standard_normal((size, DIMS), np.float32) for size in (tastes, groups))
     features = next(centres)[group % tastes] + next(centres)[group]
@@ -96,23 +90,23 @@ def write_tables(world: PlantedWorld, folder: Path, test_users: int = 0) -> tupl
     held = _select_users(world.held, test_users)
     folder.mkdir(parents=True, exist_ok=True)
     parts = {"train": world.train, "test": held}
-    log = pa.concat_tables([_part_rows(pairs, part) for part, pairs in parts.items()])
-    pq.write_table(log, folder / "log.parquet")
+    rows = [
+        pa.table(
+            {"user_id": pairs.user.astype(np.int64), "item_id": pairs.item.astype(np.int64)}
+        ).append_column("part", pa.repeat(part, len(pairs.item)))
+        for part, pairs in parts.items()
+    ]
+    pq.write_table(pa.concat_tables(rows), folder / "log.parquet")
     write_features(folder / "items.parquet", np.arange(world.train.items), world.features)
     return len(world.train.item), len(held.item)
 
 
-def _select_users(pairs: UserItemPairs, users: int) -> UserItemPairs:
+def _select_users(pairs: factors.UserItemPairs, users: int) -> factors.UserItemPairs:
     """Select the pairs of users with the smallest hashes."""
     if not 0 <= users <= pairs.users:
         raise ConfigError(f"{users} users of {pairs.users}", "0 is all of them")
     if not users:
         return pairs
     is_selected = np.zeros(pairs.users, np.bool_)
-    is_selected[order_users_by_hash(pairs.users, SPLIT_SEED)[:users]] = True
-    return select_users(pairs, is_selected)
-
-
-def _part_rows(pairs: UserItemPairs, part: str) -> pa.Table:
-    columns = {"user_id": pairs.user.astype(np.int64), "item_id": pairs.item.astype(np.int64)}
-    return pa.table({**columns, "part": pa.repeat(part, len(pairs.item))})
+    is_selected[factors.order_users_by_hash(pairs.users, SPLIT_SEED)[:users]] = True
+    return factors.select_users(pairs, is_selected)

@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jobs.bench.harness import append_rows
 from jobs.studies.answers import AnswerPlan, Questions, fit_answers, measure_error
 from jobs.studies.question_worlds import TASKS, QuestionSet, number_stories, write_stories
 from recbench_spark import cli
@@ -73,10 +74,8 @@ def parser() -> cli.Parser:
     flags = cli.Parser(__doc__ or "")
     flags.add_argument("--output", type=Path, help="file of fits; those in it are not made again")
     flags.add_argument("--tasks", default=",".join(NAMES), help=f"some of {','.join(NAMES)}")
-    counts, count = cli.parse_counts, cli.parse_count
-    flags.add_argument(
-        "--questions", type=counts, default=(1000, 10000), help="training questions of a task"
-    )
+    counts, count, sizes = cli.parse_counts, cli.parse_count, (1000, 10000)
+    flags.add_argument("--questions", type=counts, default=sizes, help="training questions of a task")
     flags.add_argument("--hops", type=counts, default=(1, 2, 3))
     flags.add_argument("--tyings", default=",".join(TYINGS), help=f"some of {','.join(TYINGS)}")
     flags.add_argument("--seeds", type=count, default=10, help="seeds of weights: 1 to this number (10)")
@@ -150,9 +149,7 @@ def run_fits(fits: list[QuestionFit], path: Path | None) -> dict[QuestionFit, di
             worlds[key] = make_world(*key)
         lines[fit] = run_fit(fit, worlds[key])
         journal.say(f"{number} of {len(fits)}: {json.dumps(lines[fit])}")
-        if path is not None:
-            with path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(lines[fit]) + "\n")
+        append_rows(path, [lines[fit]])
     return lines
 
 
@@ -211,12 +208,8 @@ def run_fit(fit: QuestionFit, world: QuestionWorld) -> dict[str, Any]:
     longest = min(int(SPARE * numbered.memory.shape[1]) + 1, MOST_ENTRIES)
     shape = MemoryShape(len(numbered.words), fit.dims, longest, fit.hops, fit.tying)
     network = MemoryNetwork(shape, fit.seed)
-    plan = AnswerPlan(
-        epochs=fit.epochs,
-        linear_start=fit.epochs // 5,
-        halving=max(fit.epochs // 4, 1),
-        seed=fit.seed,
-    )
+    halving = max(fit.epochs // 4, 1)
+    plan = AnswerPlan(epochs=fit.epochs, linear_start=fit.epochs // 5, halving=halving, seed=fit.seed)
     fit_answers(network, numbered.entries, world.train, plan)
     bags = WordBags(numbered.entries, len(numbered.words))
     errors = {task: measure_error(network, bags, test) for task, test in world.tests.items()}
@@ -237,18 +230,12 @@ def make_tables(lines: list[dict[str, Any]]) -> Iterator[str]:
 
     Single tasks come first, then the joint network.
     """
-    for is_joint in (False, True):
-        for questions in sorted({line["questions"] for line in lines}):
-            chosen = [
-                line
-                for line in lines
-                if line["questions"] == questions and (line["task"] == JOINT) == is_joint
-            ]
-            if chosen:
-                title = (
-                    f"{questions:,} questions of each task, {'joint' if is_joint else 'each task alone'}"
-                )
-                yield f"{title}:\n\n{make_table(chosen)}"
+    grouped: dict[tuple[bool, int], list[dict[str, Any]]] = {}
+    for line in lines:
+        grouped.setdefault((line["task"] == JOINT, line["questions"]), []).append(line)
+    for is_joint, questions in sorted(grouped):
+        title = f"{questions:,} questions of each task, {'joint' if is_joint else 'each task alone'}"
+        yield f"{title}:\n\n{make_table(grouped[is_joint, questions])}"
 
 
 def make_table(lines: list[dict[str, Any]]) -> str:

@@ -11,6 +11,7 @@ number decide a story.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -84,11 +85,6 @@ def write_place_story(draw: Draw, in_pairs: bool = False) -> Story:
     sentences, place_p = write_walks(draw, in_pairs)
     person = pick(draw, sorted(place_p))
     return Story(tuple(sentences), f"which place has {person}", place_p[person])
-
-
-def write_pair_story(draw: Draw) -> Story:
-    """Write a story for task 12."""
-    return write_place_story(draw, in_pairs=True)
 
 
 def write_yes_no_story(draw: Draw) -> Story:
@@ -171,7 +167,7 @@ WRITERS: dict[int, Callable[[Draw], Story]] = {
     1: write_place_story,
     2: write_thing_story,
     6: write_yes_no_story,
-    12: write_pair_story,
+    12: partial(write_place_story, in_pairs=True),
     15: write_kind_story,
 }
 """Each task's writer."""

@@ -87,11 +87,8 @@ def main(args: argparse.Namespace) -> int:
     if (args.figure == "setting") != (args.vary is not None):
         raise ConfigError("--figure setting and --vary go together", "--vary regularisers=0.02,0.04,0.08")
     benchmark = load_benchmark(args.config, args.set)
-    models = [
-        m
-        for m in select_models(benchmark, args.models)
-        if gives_ratings(m) and (args.models or hasattr(m, "dims"))
-    ]
+    chosen = filter(gives_ratings, select_models(benchmark, args.models))
+    models = [model for model in chosen if args.models or hasattr(model, "dims")]
     journal = Journal()
     store = Store(get_session(f"recbench-spark figure {benchmark.name}"), args.warehouse)
     journal.write_log(store, f"{benchmark.name}-figures")
@@ -134,15 +131,12 @@ def draw_figure(fits: pd.DataFrame, args: argparse.Namespace) -> pd.DataFrame:
         raise ConfigError("no fit succeeded, so there is nothing to draw", "see the table fits")
     if args.vary:
         name = args.vary[0]
-        table = pictures.summarise_fits(
-            pictures.add_setting_column(fits, name), ["model", "dims", "setting"]
-        )
+        columns = ["model", "dims", "setting"]
+        table = pictures.summarise_fits(pictures.add_setting_column(fits, name), columns)
         figure = pictures.plot_setting(fits, name)
     else:
-        table, figure = (
-            pictures.summarise_fits(fits, ["model", "dims"]),
-            pictures.FIGURES[args.figure](fits),
-        )
+        table = pictures.summarise_fits(fits, ["model", "dims"])
+        figure = pictures.FIGURES[args.figure](fits)
     if args.picture:
         args.picture.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(args.picture, dpi=150)

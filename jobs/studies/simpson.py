@@ -28,28 +28,9 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from jobs.studies import loop_estimates as estimates
 from jobs.studies import simpson_findings as findings
-from jobs.studies.loop_estimates import (
-    HOLDOUT,
-    MISKEYED,
-    MOST_STRATA,
-    ONE,
-    OURS,
-    PUBLISHED,
-    Column,
-    name_strata,
-)
-from jobs.studies.simpson_runs import (
-    SeedResults,
-    SeedWork,
-    apply_settings,
-    collect_results,
-    name_family,
-    prepare_seed,
-    run_models,
-    search_settings,
-    seed_closed_loop,
-)
+from jobs.studies import simpson_runs
 from recbench_spark import cli
 from recbench_spark.config import Benchmark, ModelConfig, load_benchmark
 from recbench_spark.errors import OK, ConfigError, DataError
@@ -57,23 +38,27 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.publish import replace_text
 
 LEVEL = 0.05
-TWO = name_strata(PUBLISHED, "equal_width", 2)
+TWO = estimates.name_strata(estimates.PUBLISHED, "equal_width", 2)
 SHOWN = (
-    HOLDOUT,
-    f"ips {PUBLISHED}, {MISKEYED}",
-    f"ips {PUBLISHED}",
-    f"ips {OURS}",
-    f"snips_user {PUBLISHED}",
-    f"snips_user {OURS}",
+    estimates.HOLDOUT,
+    f"ips {estimates.PUBLISHED}, {estimates.MISKEYED}",
+    f"ips {estimates.PUBLISHED}",
+    f"ips {estimates.OURS}",
+    f"snips_user {estimates.PUBLISHED}",
+    f"snips_user {estimates.OURS}",
     TWO,
-    name_strata(OURS, "equal_mass", 2),
-    name_strata(OURS, "equal_count", 2),
+    estimates.name_strata(estimates.OURS, "equal_mass", 2),
+    estimates.name_strata(estimates.OURS, "equal_count", 2),
     f"Q1 of {TWO}",
     f"Q2 of {TWO}",
 )
 """Estimators in the first table."""
 
-KINDS = ((PUBLISHED, "equal_width"), (OURS, "equal_mass"), (OURS, "equal_count"))
+KINDS = (
+    (estimates.PUBLISHED, "equal_width"),
+    (estimates.OURS, "equal_mass"),
+    (estimates.OURS, "equal_count"),
+)
 PUBLISHED_TAUS = {
     "ndcg": (0.202, 0.225, 0.283), "ndcg@100": (0.327, 0.360, 0.393), "ndcg@30": (0.165, 0.159, 0.213),
     "ndcg@10": (0.121, 0.165, 0.219), "ndcg@5": (-0.040, 0.051, 0.116),
@@ -84,23 +69,15 @@ PUBLISHED_TAUS = {
 def parser() -> cli.Parser:
     """Make the flag parser."""
     flags = cli.Parser(__doc__ or "")
-    flags.add_argument(
-        "--config", default="coat_debiased", help="benchmark file, or its name (coat_debiased)"
-    )
+    usual, seeds, cores = "coat_debiased", tuple(range(123, 133)), os.cpu_count() or 1
+    flags.add_argument("--config", default=usual, help="benchmark file, or its name (coat_debiased)")
     flags.add_argument("--set", action="append", default=[], metavar="A.B=C", help="replace one setting")
-    flags.add_argument(
-        "--seeds",
-        type=cli.parse_cutoffs,
-        default=tuple(range(123, 133)),
-        help="of splits and models (123 to 132)",
-    )
-    flags.add_argument(
-        "--processes", type=cli.parse_count, default=os.cpu_count() or 1, help="fits at once"
-    )
+    of_seeds = "of splits and models (123 to 132)"
+    flags.add_argument("--seeds", type=cli.parse_cutoffs, default=seeds, help=of_seeds)
+    flags.add_argument("--processes", type=cli.parse_count, default=cores, help="fits at once")
     flags.add_argument("--replicates", type=cli.parse_count, default=1000, help="of the bootstraps (1000)")
-    flags.add_argument(
-        "--tuned", action="store_true", help="choose settings on a part of the training rows"
-    )
+    of_tuned = "choose settings on a part of the training rows"
+    flags.add_argument("--tuned", action="store_true", help=of_tuned)
     flags.add_argument("--pairs", default="gmf:svd", help="families to compare, A:B,C:D (gmf:svd)")
     flags.add_argument("--folder", type=Path, help="keeps the ranks of each model, so that a run goes on")
     flags.add_argument("--table", type=Path, help="file of all numbers, .csv")
@@ -146,7 +123,7 @@ def check_study(benchmark: Benchmark, pairs: Sequence[tuple[str, str]]) -> None:
             f"the study ranks all items, and definition.candidates is '{candidates}'",
             "--set evaluation.definition.candidates=all",
         )
-    families = {name_family(model.name) for model in benchmark.models}
+    families = {simpson_runs.name_family(model.name) for model in benchmark.models}
     for name in (name for pair in pairs for name in pair):
         if name not in families:
             raise ConfigError(f"--pairs: no family '{name}'", f"families: {', '.join(sorted(families))}")
@@ -160,16 +137,16 @@ def study_seed(benchmark: Benchmark, seed: int, args: argparse.Namespace, journa
     The column `table` says which kind they are.
     """
     start = time.monotonic()
-    work = prepare_seed(benchmark, seed, args.folder)
-    models = seed_closed_loop(benchmark, seed).models
+    work = simpson_runs.prepare_seed(benchmark, seed, args.folder)
+    models = simpson_runs.seed_closed_loop(benchmark, seed).models
     if args.tuned:
         models = tune_models(benchmark, models, work, args, journal)
     outcomes = []
-    for outcome in run_models(models, work, args.processes):
+    for outcome in simpson_runs.run_models(models, work, args.processes):
         outcomes.append(outcome)
         if len(outcomes) % 20 == 0 or len(outcomes) == len(models):
             journal.say(f"seed {seed}: {len(outcomes)} of {len(models)} models")
-    results = collect_results(outcomes, work)
+    results = simpson_runs.collect_results(outcomes, work)
     for failure in results.failures:
         journal.say(f"seed {seed}: model {failure.model} failed: {failure.reason}")
     tables = find_all(results, work.plan.columns, args) | {"strata": findings.list_strata(work)}
@@ -184,7 +161,7 @@ def study_seed(benchmark: Benchmark, seed: int, args: argparse.Namespace, journa
 def tune_models(
     benchmark: Benchmark,
     models: Sequence[ModelConfig],
-    work: SeedWork,
+    work: simpson_runs.SeedWork,
     args: argparse.Namespace,
     journal: Journal,
 ) -> tuple[ModelConfig, ...]:
@@ -197,22 +174,17 @@ def tune_models(
     """
     if benchmark.search is None:
         raise ConfigError(f"{args.config}: no section search", "leave --tuned out")
-    headline = parse_column(benchmark.headline)
-    best = search_settings(models, benchmark.search, headline, work, args.processes)
+    metric, _, k = benchmark.headline.partition("@")
+    headline = estimates.Column(metric, int(k) if k else None)
+    best = simpson_runs.search_settings(models, benchmark.search, headline, work, args.processes)
     for name, (setting, value) in best.items():
         chosen = ", ".join(f"{key} {number:g}" for key, number in setting.items())
         journal.say(f"{name}: {chosen}; {headline} {value:.4f} on validation rows")
-    return apply_settings(models, best)
-
-
-def parse_column(headline: str) -> Column:
-    """Parse `ndcg@10`."""
-    metric, _, k = headline.partition("@")
-    return Column(metric, int(k) if k else None)
+    return simpson_runs.apply_settings(models, best)
 
 
 def find_all(
-    results: SeedResults, columns: Sequence[Column], args: argparse.Namespace
+    results: simpson_runs.SeedResults, columns: Sequence[estimates.Column], args: argparse.Namespace
 ) -> dict[str, list[findings.Row]]:
     """Return the rows for each table of a seed."""
     gains = [str(column) for column in columns if column.metric == "ndcg"]
@@ -224,7 +196,7 @@ def find_all(
     values = [
         {"model": model, "column": str(column), "estimator": name, "value": float(value_mc[m, c])}
         for name, value_mc in results.estimates.items()
-        if name in (*SHOWN, ONE)
+        if name in (*SHOWN, estimates.ONE)
         for m, model in enumerate(results.models)
         for c, column in enumerate(columns)
     ]
@@ -240,13 +212,15 @@ def find_all(
     }
 
 
-def check_one_stratum(results: SeedResults) -> None:
+def check_one_stratum(results: simpson_runs.SeedResults) -> None:
     """Check that one stratum is the holdout, bit for bit.
 
     Raises:
         DataError: it is not.
     """
-    if not np.array_equal(results.estimates[ONE], results.estimates[HOLDOUT], equal_nan=True):
+    if not np.array_equal(
+        results.estimates[estimates.ONE], results.estimates[estimates.HOLDOUT], equal_nan=True
+    ):
         raise DataError("one stratum is not the holdout", "combine_strata has changed")
 
 
@@ -317,7 +291,7 @@ def print_agreement(leads: pd.DataFrame, columns: Sequence[str]) -> None:
         line = [column]
         for name in SHOWN:
             own = of_column[of_column.estimator == name]
-            sure = "" if name == HOLDOUT else f" ({int((own.p < LEVEL).sum())})"
+            sure = "" if name == estimates.HOLDOUT else f" ({int((own.p < LEVEL).sum())})"
             cell = describe_cell(own.tau)
             line.append(cell + sure if cell else "")
         lines.append(line)
@@ -335,13 +309,13 @@ def print_numbers(leads: pd.DataFrame, columns: Sequence[str]) -> None:
     for column in columns:
         line = [column]
         for propensity, kind in KINDS:
-            names = [name_strata(propensity, kind, n) for n in range(2, MOST_STRATA + 1)]
+            names = [
+                estimates.name_strata(propensity, kind, n) for n in range(2, estimates.MOST_STRATA + 1)
+            ]
             own = leads[(leads.column == column) & leads.estimator.isin(names)]
             by_seed = own.groupby("seed")
-            spread, sure = (
-                by_seed.tau.std(ddof=1).mean(),
-                by_seed.p.apply(lambda p: (p < LEVEL).sum()).mean(),
-            )
+            spread = by_seed.tau.std(ddof=1).mean()
+            sure = by_seed.p.apply(lambda p: (p < LEVEL).sum()).mean()
             line.append(f"{by_seed.tau.mean().mean():.3f} ± {spread:.3f}, {sure:.1f} of {len(names)}")
         lines.append(line)
     title = "2 to 10 strata: mean tau-b, its standard deviation over the numbers, numbers with p < .05"
@@ -376,12 +350,7 @@ def print_adjusted(leads: pd.DataFrame) -> None:
     """Print how many stratified tests stay significant after adjustment."""
     tested = leads.dropna(subset=["adjusted_p"]).groupby("seed")
     lines = [
-        [
-            str(seed),
-            str(len(group)),
-            str(int((group.p < LEVEL).sum())),
-            str(int((group.adjusted_p < LEVEL).sum())),
-        ]
+        [str(n) for n in (seed, len(group), (group.p < LEVEL).sum(), (group.adjusted_p < LEVEL).sum())]
         for seed, group in tested
     ]
     head = ["seed", "tests", f"p < {LEVEL}", "adjusted"]
@@ -399,7 +368,7 @@ def print_claims(leads: pd.DataFrame) -> None:
     sure, tau = (wide[name].unstack() for name in ("p", "tau"))
     deep, shallow = (count_leads(leads, names) for names in (("ndcg", "ndcg@100"), ("ndcg@5", "ndcg@10")))
     seeds = len(tau)
-    ips, wrong = f"ips {PUBLISHED}", f"ips {PUBLISHED}, {MISKEYED}"
+    ips, wrong = f"ips {estimates.PUBLISHED}", f"ips {estimates.PUBLISHED}, {estimates.MISKEYED}"
     lines = [
         ["IPS no better than holdout, wrong key", f"{int((~(sure[wrong] < LEVEL)).sum())} of {seeds}"],
         ["IPS no better than holdout, right key", f"{int((~(sure[ips] < LEVEL)).sum())} of {seeds}"],
@@ -414,7 +383,9 @@ def print_claims(leads: pd.DataFrame) -> None:
     )
     for column, published in PUBLISHED_TAUS.items():
         own = leads[leads.column == column]
-        cells = [describe_cell(own[own.estimator == name].tau) for name in (HOLDOUT, wrong, ips, TWO)]
+        cells = [
+            describe_cell(own[own.estimator == name].tau) for name in (estimates.HOLDOUT, wrong, ips, TWO)
+        ]
         print(
             f"{column}: published {' / '.join(f'{one:.3f}' for one in published)}; here {' / '.join(cells)}"
         )

@@ -15,14 +15,8 @@ import numpy as np
 
 from jobs.studies.loop_estimates import HOLDOUT, Column
 from jobs.studies.simpson_runs import SeedResults, SeedWork, name_family
-from recbench_spark.analyses.comparisons.kernels import agreement
+from recbench_spark.analyses.comparisons.kernels import agreement, significance
 from recbench_spark.analyses.comparisons.kernels.agreement import Spread
-from recbench_spark.analyses.comparisons.kernels.significance import (
-    benjamini_hochberg,
-    holm,
-    pair_sums,
-    paired_t,
-)
 from recbench_spark.analyses.exposure.kernels.exposure import combine_strata
 from recbench_spark.core.arrays import Floats
 from recbench_spark.core.resampling import poisson_weights
@@ -50,18 +44,14 @@ def compare_estimators(results: SeedResults, columns: Sequence[Column], replicat
         other_r = agreement.compute_weighted_tau(truth_m, other_m, drawn_rm)
         for name, value_mc in results.estimates.items():
             lead = agreement.compare_with_truth(value_mc[:, c], other_m, truth_m)
-            own_r = (
-                other_r
-                if name == HOLDOUT
-                else agreement.compute_weighted_tau(truth_m, value_mc[:, c], drawn_rm)
-            )
+            own_r = agreement.compute_weighted_tau(truth_m, value_mc[:, c], drawn_rm)
             visible = agreement.find_visible_lead(lead.other, lead.between, lead.models)
             rows.append(
                 {"estimator": name, "column": str(column), **lead._asdict(), "visible": visible}
                 | _name_spread("family", agreement.summarise_spread(own_r - other_r))
             )
     stratified = [row for row in rows if row["estimator"].startswith("stratified ") and row["between"] < 1]
-    adjusted = benjamini_hochberg(np.array([row["p"] for row in stratified]))
+    adjusted = significance.benjamini_hochberg(np.array([row["p"] for row in stratified]))
     for row, p in zip(stratified, adjusted, strict=True):
         row["adjusted_p"] = float(p)
     return rows
@@ -157,7 +147,7 @@ def compare_pairs(
                 for part, value_um in _list_parts(results, c)
                 for size in sizes
             ]
-            adjusted = holm(np.array([row["p"] for row in tested]))
+            adjusted = significance.holm(np.array([row["p"] for row in tested]))
             rows += [
                 {"column": str(column), **row, "adjusted_p": float(p)}
                 for row, p in zip(tested, adjusted, strict=True)
@@ -178,7 +168,7 @@ def _list_parts(results: SeedResults, c: int) -> Iterator[tuple[str, Floats]]:
 
 
 def _test_pair(part: str, pair: tuple[str, str], size: str, value_um: Floats) -> Row:
-    tests = paired_t(pair_sums(value_um))
+    tests = significance.paired_t(significance.pair_sums(value_um))
     first, second = np.nanmean(value_um, axis=0)
     names = {"part": part, "pair": ":".join(pair), "size": size.removeprefix("_")}
     return names | {

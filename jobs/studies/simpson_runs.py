@@ -20,25 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jobs.studies import loop_estimates
+from jobs.studies import loop_estimates, loops
 from jobs.studies.loop_estimates import Column, EstimatePlan, ModelEstimates
-from jobs.studies.loops import (
-    LOOP_FILES,
-    PARTS,
-    TEST,
-    TRAIN,
-    VALID,
-    LoopLog,
-    fit_scorer,
-    label_log,
-    list_tested,
-    load_rankings,
-    name_fit,
-    rank_part,
-    read_rows,
-    save_arrays,
-    save_rankings,
-)
 from recbench_spark.boards.search_spaces import Setting, draw_points
 from recbench_spark.boards.settings import SearchSettings
 from recbench_spark.config import Benchmark, ModelConfig, digest
@@ -71,7 +54,10 @@ def seed_closed_loop(benchmark: Benchmark, seed: int) -> Benchmark:
     The seed draws the split and all models.
     """
     split = benchmark.split.model_copy(update={"seed": seed})
-    models = tuple(_seed_model(model, seed) for model in benchmark.models)
+    models = tuple(
+        model.model_copy(update={"seed": seed}) if "seed" in type(model).model_fields else model
+        for model in benchmark.models
+    )
     return benchmark.model_copy(update={"split": split, "models": models})
 
 
@@ -88,10 +74,6 @@ def seed_open_loop(benchmark: Benchmark, seed: int) -> Benchmark:
     return closed.model_copy(update=changes)
 
 
-def _seed_model(model: ModelConfig, seed: int) -> ModelConfig:
-    return model.model_copy(update={"seed": seed}) if "seed" in type(model).model_fields else model
-
-
 @dataclass(frozen=True)
 class SeedWork:
     """Everything a seed's models share.
@@ -103,8 +85,8 @@ class SeedWork:
         folder: place of stored ranks; None: nothing is stored.
     """
 
-    closed: LoopLog
-    opened: LoopLog | None
+    closed: loops.LoopLog
+    opened: loops.LoopLog | None
     plan: EstimatePlan
     folder: Path | None = None
 
@@ -116,21 +98,16 @@ def prepare_seed(benchmark: Benchmark, seed: int, folder: Path | None = None) ->
         ConfigError: a reader that needs Spark.
     """
     closed_night, open_night = seed_closed_loop(benchmark, seed), seed_open_loop(benchmark, seed)
-    closed = label_log(read_rows(closed_night.dataset), closed_night)
-    has_open_loop = benchmark.dataset.reader in LOOP_FILES
-    opened = label_log(read_rows(open_night.dataset), open_night) if has_open_loop else None
+    closed = loops.label_log(loops.read_rows(closed_night.dataset), closed_night)
+    has_open_loop = benchmark.dataset.reader in loops.LOOP_FILES
+    opened = loops.label_log(loops.read_rows(open_night.dataset), open_night) if has_open_loop else None
     evaluation = closed_night.evaluation
-    counts = closed.count_items(TRAIN, TEST), closed.count_items(TRAIN)
-    train_r = closed.select(TRAIN).items_r
+    counts = closed.count_items(loops.TRAIN, loops.TEST), closed.count_items(loops.TRAIN)
+    train_r = closed.select(loops.TRAIN).items_r
     most = loop_estimates.MOST_STRATA if has_open_loop else 2  # without a truth two are enough
     chances = loop_estimates.fit_chances(*counts, train_r, seed)
-    plan = EstimatePlan(
-        evaluation.resolve(),
-        evaluation.metrics,
-        evaluation.k,
-        chances,
-        loop_estimates.cut_all_strata(chances, *counts, most),
-    )
+    cuts = loop_estimates.cut_all_strata(chances, *counts, most)
+    plan = EstimatePlan(evaluation.resolve(), evaluation.metrics, evaluation.k, chances, cuts)
     return SeedWork(closed, opened, plan, folder)
 
 
@@ -186,8 +163,8 @@ def study_model(model: ModelConfig) -> ModelResult | ModelFailure:
 def _name_result(model: ModelConfig, work: SeedWork) -> str:
     logs = (work.closed, work.opened)
     fits = [
-        name_fit(model, log.digest(), part, work.plan.definition.threshold)
-        for log, part in zip(logs, (TEST, OPEN_LOOP), strict=True)
+        loops.name_fit(model, log.digest(), part, work.plan.definition.threshold)
+        for log, part in zip(logs, (loops.TEST, OPEN_LOOP), strict=True)
         if log
     ]
     return digest("simpson", fits, work.plan.digest(), length=32)
@@ -199,8 +176,8 @@ def _make_result(model: ModelConfig, work: SeedWork) -> ModelResult:
     if work.opened is not None:
         rankings = rank_model(model, work.opened, OPEN_LOOP, work)
         truth_uc = loop_estimates.measure_users(rankings, work.plan)
-    rankings = rank_model(model, work.closed, TEST, work)
-    item_p = work.closed.select(TEST).items_r
+    rankings = rank_model(model, work.closed, loops.TEST, work)
+    item_p = work.closed.select(loops.TEST).items_r
     return ModelResult(model.name, truth_uc, loop_estimates.estimate_model(rankings, item_p, work.plan))
 
 
@@ -210,7 +187,7 @@ def save_result(place: Path, result: ModelResult) -> None:
     arrays |= {name: getattr(result.closed, name) for name in ModelEstimates._fields[1:]}
     if result.truth_uc is not None:
         arrays["truth_uc"] = result.truth_uc
-    save_arrays(place, arrays)
+    loops.save_arrays(place, arrays)
 
 
 def load_result(place: Path, model: str) -> ModelResult:
@@ -223,17 +200,17 @@ def load_result(place: Path, model: str) -> ModelResult:
     return ModelResult(model, arrays.get("truth_uc"), ModelEstimates(estimates, *by_user))
 
 
-def rank_model(model: ModelConfig, log: LoopLog, part: str, work: SeedWork) -> Rankings:
+def rank_model(model: ModelConfig, log: loops.LoopLog, part: str, work: SeedWork) -> Rankings:
     """Rank a part; an earlier run's fit is not repeated."""
-    name = name_fit(model, log.digest(), part, work.plan.definition.threshold)
+    name = loops.name_fit(model, log.digest(), part, work.plan.definition.threshold)
     place = None if work.folder is None else work.folder / f"{name}.npz"
-    stored = None if place is None else load_rankings(place)
+    stored = None if place is None else loops.load_rankings(place)
     if stored is not None:
         return stored
-    fitted = fit_scorer(model, log.select(TRAIN), work.plan.definition.threshold)
-    rankings = rank_part(fitted, list_tested(log, part))
+    fitted = loops.fit_scorer(model, log.select(loops.TRAIN), work.plan.definition.threshold)
+    rankings = loops.rank_part(fitted, loops.list_tested(log, part))
     if place is not None:
-        save_rankings(place, rankings)
+        loops.save_arrays(place, {name: getattr(rankings, name) for name in loops.ARRAYS})
     return rankings
 
 
@@ -312,8 +289,8 @@ def collect_results(outcomes: Sequence[ModelResult | ModelFailure], work: SeedWo
         np.stack([one.closed.holdout_uc for one in done], axis=1),
         np.stack([one.closed.stratum_usc for one in done], axis=2),
         done[0].closed.sizes_us,
-        list_tested(work.closed, TEST).keys_u,
-        none if work.opened is None else list_tested(work.opened, OPEN_LOOP).keys_u,
+        loops.list_tested(work.closed, loops.TEST).keys_u,
+        none if work.opened is None else loops.list_tested(work.opened, OPEN_LOOP).keys_u,
         {name: np.stack([one.closed.estimates[name] for one in done]) for name in done[0].closed.estimates},
         failures,
     )
@@ -322,16 +299,18 @@ def collect_results(outcomes: Sequence[ModelResult | ModelFailure], work: SeedWo
 # ------------------------------------------------------------------------------- searches
 
 
-def hold_rows_out(closed: LoopLog, share: float, seed: int) -> LoopLog:
+def hold_rows_out(closed: loops.LoopLog, share: float, seed: int) -> loops.LoopLog:
     """Return the training rows alone, a share as part `valid`.
 
     A search sees no other row.
     """
-    train = closed.select(TRAIN)
+    train = closed.select(loops.TRAIN)
     held_r = draw_held_out(train, share, seed)
-    parts_r = np.where(held_r, PARTS.index(VALID), PARTS.index(TRAIN)).astype(np.int64)
+    parts_r = np.where(held_r, loops.PARTS.index(loops.VALID), loops.PARTS.index(loops.TRAIN)).astype(
+        np.int64
+    )
     rows = (train.users_r, train.items_r, train.ratings_r, parts_r)
-    return LoopLog(*rows, closed.user_ids, closed.item_ids, closed.scale)
+    return loops.LoopLog(*rows, closed.user_ids, closed.item_ids, closed.scale)
 
 
 def try_model(model: ModelConfig) -> float:
@@ -341,7 +320,7 @@ def try_model(model: ModelConfig) -> float:
     """
     (work,) = _WORK
     try:
-        rankings = rank_model(model, work.closed, VALID, work)
+        rankings = rank_model(model, work.closed, loops.VALID, work)
     except Exception:  # another library's code, or a user's
         return float("nan")
     return float(np.nanmean(loop_estimates.measure_users(rankings, work.plan)[:, 0]))

@@ -316,7 +316,7 @@ def test_twenty_models_through_the_whole_study(
     rows = pd.read_csv(table)
     assert set(rows.seed) == {1, 2}
     assert set(rows[(rows.table == "lead") & rows.tau.notna()].models) == {20}
-    monkeypatch.setattr(simpson_runs, "fit_scorer", lambda *_: pytest.fail("a fit is repeated"))
+    monkeypatch.setattr(loops, "fit_scorer", lambda *_: pytest.fail("a fit is repeated"))
     file.write_text(yaml.safe_dump({**document, "models": document["models"][:-1]}))
     assert simpson.main(simpson.parser().parse_args(flags)) == 0
     assert capsys.readouterr().out == printed.out
