@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from recbench_spark.core.compiling import compile_kernel, readonly
 from recbench_spark.core.hashing import Hashes, stream
-from recbench_spark.graphs.kernels.csr import Csr
+from recbench_spark.graphs.kernels.csr import Csr, count_offsets
 from recbench_spark.graphs.kernels.forms import Aggregator
 from recbench_spark.graphs.kernels.simd import (
     PREFETCH_EDGES,
@@ -67,9 +67,7 @@ def pool_neighbours(
         z: (s, m) vectors of sources.
         own: (r, m) the destinations' own vectors, for `gcn`.
     """
-    sums = sum_sources(kind, csr, z)
-    counts, weights = count_edges(csr)
-    return finish_sums(kind, sums, counts, weights, own)
+    return finish_sums(kind, sum_sources(kind, csr, z), *count_edges(csr), own)
 
 
 def sum_sources(kind: Aggregator, csr: Csr, z: Vectors) -> npt.NDArray[np.float32]:
@@ -273,7 +271,7 @@ def order_for_lstm(csr: Csr, own_hash: Hashes, source_hash: Hashes, most: int, s
     hashes = (readonly(np.asarray(own_hash)), readonly(np.asarray(source_hash)))
     order = _order_for_lstm(readonly(csr.indptr), readonly(csr.src), *hashes, np.uint64(seed))
     counts = np.minimum(np.diff(csr.indptr), most)
-    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    indptr = count_offsets(counts)
     places = np.arange(indptr[-1]) + np.repeat(csr.indptr[:-1] - indptr[:-1], counts)
     return Csr(indptr, np.append(order[places], np.zeros(PREFETCH_EDGES, np.uint32)), None)
 

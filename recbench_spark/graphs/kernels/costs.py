@@ -113,11 +113,8 @@ def fit_rates(runs: Sequence[tuple[Amounts, float, int]]) -> Rates:
     residuals in logarithms; each rate takes a degree of freedom. Network seconds are taken off before. A
     run with little left says nothing about the work and is left out.
     """
-    known = [
-        (amounts, work, cores)
-        for amounts, seconds, cores in runs
-        if (work := seconds - amounts.fetched * DEFAULT_FETCH_SECONDS) > seconds * LEAST_SHARE
-    ]
+    worked = ((run, seconds - run.fetched * DEFAULT_FETCH_SECONDS, seconds, n) for run, seconds, n in runs)
+    known = [(run, work, n) for run, work, seconds, n in worked if work > seconds * LEAST_SHARE]
     if len(known) < FEWEST_RUNS:
         return DEFAULT_RATES
     rows = np.array([[*(a / cores for a in amounts[:-2]), amounts.passes] for amounts, _, cores in known])
@@ -195,10 +192,8 @@ class PassSize:
 
         G sends vectors, S float32 sums with their places, R nothing.
         """
-        own = self.nodes * self.m * self.item if self.own and plan != "R" else 0
-        if plan == "G":
-            return self.needed * self.m * self.item + own
-        return self.parts * (4 * self.m + 4) + own if plan == "S" else 0
+        own = self.nodes * self.m * self.item if self.own else 0
+        return 0 if plan == "R" else self._packet_bytes(plan) + own
 
     def flops(self) -> float:
         """Count multiplications and additions in all dense products."""
@@ -214,7 +209,7 @@ class PassSize:
         """
         if not self.hosts:
             return 0
-        messages = self._message_bytes() if plan == "R" else 0
+        messages = self.message_bytes if plan == "R" else 0
         own = messages // self.hosts if self.projects else 0
         return messages - own + self._block_bytes(plan)
 
@@ -226,11 +221,12 @@ class PassSize:
         """
         if not self.hosts:
             return 0
-        messages = self._message_bytes() if plan == "R" else 0
+        messages = self.message_bytes if plan == "R" else 0
         return messages + self._block_bytes(plan) + self.nodes * self.o * self.item // self.hosts
 
-    def _message_bytes(self) -> int:
-        """Count the bytes of all sources' messages."""
+    @property
+    def message_bytes(self) -> int:
+        """Bytes of all sources' messages."""
         return self.sources * self.m * self.item
 
     def _block_bytes(self, plan: str) -> int:
@@ -241,7 +237,7 @@ class PassSize:
         """
         graph = self.edges * (4 + 4 * self.weighted) + 8 * self.nodes
         hashes = 8 * (self.sources * self.hosts * self.ordered + self.nodes)
-        sent = self.sources * self.d * self.item if self.projects else self._message_bytes()
+        sent = self.sources * self.d * self.item if self.projects else self.message_bytes
         before = 0 if plan == "R" and not self.projects else sent
         own = self.nodes * self.d * self.item if self.combines else 0
         halo = 4 * self.edges if plan == "G" else 0
@@ -251,7 +247,7 @@ class PassSize:
 
     def amounts(self, plan: str, item_out: int) -> Amounts:
         """Return the pass's amounts under a plan."""
-        messages = self.sources * self.m * self.item if self.projects and plan == "R" else 0
+        messages = self.message_bytes if self.projects and plan == "R" else 0
         framed = self.blocks * self.source_blocks * FRAME_BYTES if plan != "R" else 0
         tasks = self.blocks + (self.source_blocks if plan != "R" or self.projects else 0)
         return Amounts(
@@ -343,7 +339,7 @@ def choose_plan(
         mapped_bytes: bytes a host can map at once; under R the messages must fit.
         disk_bytes: bytes a host can hold as copies; under R all mapped files must fit.
     """
-    fits = size.sources * size.m * size.item <= mapped_bytes and size.bytes_held("R") <= disk_bytes
+    fits = size.message_bytes <= mapped_bytes and size.bytes_held("R") <= disk_bytes
     plans = ["R"] if fits else []
     plans += ["G", "S"] if scattered else ["G"]
     return min(plans, key=lambda plan: rates.predict(size.amounts(plan, item_out), cores))

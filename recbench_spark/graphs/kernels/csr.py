@@ -40,6 +40,31 @@ class Csr(NamedTuple):
         return int(self.indptr[-1])
 
 
+def count_offsets(counts: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return the place where each row begins, then the end, (r + 1,)."""
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+
+
+def pick_edges(csr: Csr, indptr: npt.NDArray[np.int64], places: npt.NDArray[Any], low: int = 0) -> Csr:
+    """Return some of a block's edges; sources are counted from `low`.
+
+    Args:
+        csr: the block.
+        indptr: (rows + 1,) offsets of the new destinations.
+        places: (e,) the edges' places in the block.
+        low: dense id that becomes source 0.
+    """
+    src = np.zeros(len(places) + PREFETCH_EDGES, np.uint32)
+    src[: len(places)] = csr.src[places] - np.uint32(low)
+    return Csr(indptr, src, None if csr.weight is None else csr.weight[places])
+
+
+def _pick_ranges(csr: Csr, begins: npt.NDArray[Any], counts: npt.NDArray[Any], low: int = 0) -> Csr:
+    """Return the edges in ranges of places, one for each new destination."""
+    indptr = count_offsets(counts)
+    return pick_edges(csr, indptr, np.arange(indptr[-1]) + np.repeat(begins - indptr[:-1], counts), low)
+
+
 def edge_keys(local_e: npt.NDArray[np.uint32], src_e: npt.NDArray[np.uint32]) -> Keys:
     """Pack block-local destination and source into one number, (e,)."""
     return (local_e.astype(np.uint64) << np.uint64(32)) | src_e.astype(np.uint64)
@@ -146,12 +171,7 @@ def select_rows(csr: Csr, row_r: npt.NDArray[np.integer]) -> Csr:
         row_r: rows of the block.
     """
     begins, ends = csr.indptr[row_r], csr.indptr[np.asarray(row_r) + 1]
-    counts = ends - begins
-    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    places = np.arange(indptr[-1]) + np.repeat(begins - indptr[:-1], counts)
-    src = np.zeros(len(places) + PREFETCH_EDGES, np.uint32)
-    src[: len(places)] = csr.src[places]
-    return Csr(indptr, src, None if csr.weight is None else csr.weight[places])
+    return _pick_ranges(csr, begins, ends - begins)
 
 
 def drop_edges(csr: Csr, row_r: npt.NDArray[np.bool_]) -> Csr:
@@ -165,10 +185,7 @@ def drop_edges(csr: Csr, row_r: npt.NDArray[np.bool_]) -> Csr:
         return csr
     counts = np.diff(csr.indptr)
     places = np.flatnonzero(np.repeat(~row_r, counts)) + csr.indptr[0]
-    indptr = np.concatenate([[0], np.cumsum(np.where(row_r, 0, counts))]).astype(np.int64)
-    src = np.zeros(len(places) + PREFETCH_EDGES, np.uint32)
-    src[: len(places)] = csr.src[places]
-    return Csr(indptr, src, None if csr.weight is None else csr.weight[places])
+    return pick_edges(csr, count_offsets(np.where(row_r, 0, counts)), places)
 
 
 def window(csr: Csr, first: int, end: int) -> Csr:
@@ -192,12 +209,7 @@ def tile(csr: Csr, low: int, high: int) -> tuple[npt.NDArray[np.int64], Csr]:
     begins, ends = (np.empty(len(csr.indptr) - 1, np.int64) for _ in range(2))
     _find_ranges(readonly(csr.indptr), readonly(csr.src), low, high, begins, ends)
     rows = np.flatnonzero(ends > begins)
-    counts = (ends - begins)[rows]
-    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    places = np.arange(indptr[-1]) + np.repeat(begins[rows] - indptr[:-1], counts)
-    src = np.zeros(len(places) + PREFETCH_EDGES, np.uint32)
-    src[: len(places)] = csr.src[places] - np.uint32(low)
-    return rows, Csr(indptr, src, None if csr.weight is None else csr.weight[places])
+    return rows, _pick_ranges(csr, begins[rows], (ends - begins)[rows], low)
 
 
 @compile_kernel

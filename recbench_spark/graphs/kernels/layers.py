@@ -121,15 +121,13 @@ def _check_names(weights: Weights, wanted: Mapping[str, Shape], where: str) -> N
     for key, what in (("layers", "layers"), ("final", "dense layers at the end")):
         stored, needed = _count_entries(weights, key), _count_entries(wanted, key)
         if stored != needed:
-            message = (
-                f"{where} does not fit the layers: it has weights of {stored} {what}, and the settings"
-            )
-            raise ConfigError(f"{message} name {needed}", f"{key}: {stored} entries, or other weights")
+            message = f"it has weights of {stored} {what}, and the settings name {needed}"
+            hint = f"{key}: {stored} entries, or other weights"
+            raise ConfigError(f"{where} does not fit the layers: {message}", hint)
     for name in weights:
         if name not in wanted:
-            raise ConfigError(
-                f"{where}: the model has no weight {name}", f"{nearest(name, wanted)}; {PAGE}"
-            )
+            hint = f"{nearest(name, wanted)}; {PAGE}"
+            raise ConfigError(f"{where}: the model has no weight {name}", hint)
 
 
 PAGE = "the names of each form and aggregator stand in docs/how_to/graph_embeddings.md"
@@ -158,10 +156,9 @@ def _check_weight(weight: npt.NDArray[Any] | None, name: str, shape: Shape, wher
     bad = checked.size - int(np.isfinite(checked).sum())
     if bad:
         what = "beyond float32" if np.isfinite(weight).all() else "NaN or infinite"
-        hint = (
-            "the training has diverged: save the weights of an earlier step, or of a smaller learning rate"
-        )
-        raise ConfigError(f"{where}: {bad} of {checked.size} numbers of {name} are {what}", hint)
+        hint = "save the weights of an earlier step, or of a smaller learning rate"
+        message = f"{where}: {bad} of {checked.size} numbers of {name} are {what}"
+        raise ConfigError(message, f"the training has diverged: {hint}")
     return checked
 
 
@@ -170,9 +167,8 @@ def _explain_shape(stored: Shape, shape: Shape) -> str:
     if stored == shape[::-1] and len(shape) == 2:
         return "it is transposed: rows are output dimensions, columns are input dimensions"
     if len(stored) != len(shape) or stored[0] != shape[0]:
-        return (
-            f"the file has {stored[0] if stored else 0} output dimensions: set the layer's width or hidden"
-        )
+        rows = stored[0] if stored else 0
+        return f"the file has {rows} output dimensions: set the layer's width or hidden"
     return (
         f"a node gives {shape[1]} numbers to this layer, and the weights take {stored[1]}: give the "
         "features of the training, or the form, join and width of its layers"
@@ -283,18 +279,8 @@ def make_layer(form: LayerForm, weights: Weights, d: int, seed: int = 0) -> Laye
     before = project is not None and not _has_projection(form)
     own_t = None if form.aggregator == "gcn" else np.ascontiguousarray(own.T)
     pooled_t = None if before else np.ascontiguousarray(other.T)
-    return Layer(
-        form.aggregator,
-        project,
-        own_t,
-        pooled_t,
-        bias,
-        form.relu,
-        form.normalise,
-        recurrent_t,
-        form.most,
-        seed,
-    )
+    rules = (form.relu, form.normalise, recurrent_t, form.most, seed)
+    return Layer(form.aggregator, project, own_t, pooled_t, bias, *rules)
 
 
 def make_layers(

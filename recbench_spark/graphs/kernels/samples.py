@@ -15,8 +15,7 @@ import numpy.typing as npt
 from recbench_spark.core.compiling import compile_kernel, readonly
 from recbench_spark.core.hashing import Hashes, stream
 from recbench_spark.errors import ConfigError
-from recbench_spark.graphs.kernels.csr import Csr
-from recbench_spark.graphs.kernels.simd import PREFETCH_EDGES
+from recbench_spark.graphs.kernels.csr import Csr, count_offsets, pick_edges
 from recbench_spark.graphs.kernels.walks import draw, to_share
 
 Nodes = npt.NDArray[np.int64]
@@ -40,12 +39,10 @@ def sample_neighbours(csr: Csr, hash_r: Hashes, size: int, seed: int) -> Csr:
     if size < 1:
         raise ConfigError(f"a sample of {size} neighbours", "give at least 1")
     has_neighbours = np.diff(csr.indptr) > 0
-    indptr = np.concatenate([[0], np.cumsum(np.where(has_neighbours, size, 0))]).astype(np.int64)
+    indptr = count_offsets(np.where(has_neighbours, size, 0))
     edge = np.empty(indptr[-1], np.int64)
     _sample_neighbours(readonly(csr.indptr), readonly(hash_r), size, np.uint64(seed), edge)
-    src = np.zeros(len(edge) + PREFETCH_EDGES, np.uint32)
-    src[: len(edge)] = csr.src[edge]
-    return Csr(indptr, src, None if csr.weight is None else csr.weight[edge])
+    return pick_edges(csr, indptr, edge)
 
 
 @compile_kernel
@@ -190,8 +187,8 @@ def rank_bands(
         fallback[q] = len(ranked) < high - 1
         begin = min(len(ranked) * low // high, max(len(ranked) - 1, 0)) if fallback[q] else low - 1
         bands.append(ranked[begin : high - 1].astype(np.uint32))
-    indptr_q = np.concatenate([[0], np.cumsum([len(nodes) for nodes in bands])]).astype(np.int64)
-    return Band(indptr_q, np.concatenate([*bands, np.empty(0, np.uint32)]), fallback)
+    sizes = np.array([len(nodes) for nodes in bands])
+    return Band(count_offsets(sizes), np.concatenate([*bands, np.empty(0, np.uint32)]), fallback)
 
 
 def _allocate_state(nodes: int) -> tuple[Any, Any, Any]:

@@ -57,14 +57,9 @@ class Walks:
 
     def __post_init__(self) -> None:
         """Raise ConfigError for numbers out of range."""
-        for name, low, high in (
-            ("walks", 1, 1 << 24),
-            ("hops", 1, MOST_HOPS),
-            ("edges", 1, 2),
-            ("top", 1, 1 << 16),
-        ):
-            if not low <= getattr(self, name) <= high:
-                raise ConfigError(f"{name}: {getattr(self, name)} lies outside {low} to {high}")
+        for name, most in {"walks": 1 << 24, "hops": MOST_HOPS, "edges": 2, "top": 1 << 16}.items():
+            if not 1 <= getattr(self, name) <= most:
+                raise ConfigError(f"{name}: {getattr(self, name)} lies outside 1 to {most}")
         if not 0 <= self.restart < 1:
             raise ConfigError(f"restart: {self.restart} is not a probability below 1", "e.g. 0.5")
 
@@ -109,16 +104,19 @@ def find_neighbourhoods(
         first: the first start's dense id.
         what: how to walk.
     """
-    rows = len(hash_r)
-    node = np.empty(rows * what.top, np.uint32)
-    count = np.empty(rows * what.top, np.uint32)
-    sizes, distinct = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    lists = _allocate_lists(len(hash_r), what.top)
     shape = (what.walks, what.hops, what.edges, what.top)
     _find_all(
         readonly(indptr), readonly(src), readonly(hash_r), first, shape, what.restart,
-        np.uint64(what.seed), (node, count, sizes, distinct),
+        np.uint64(what.seed), lists,
     )  # fmt: skip
-    return _pack_lists(node, count, sizes, distinct)
+    return _pack_lists(*lists)
+
+
+def _allocate_lists(rows: int, top: int) -> tuple[Nodes, Counts, Any, Any]:
+    """Allocate nodes, visits, numbers of neighbours and of nodes for some starts."""
+    counts = (np.empty(rows, np.int64), np.empty(rows, np.int64))
+    return np.empty(rows * top, np.uint32), np.empty(rows * top, np.uint32), *counts
 
 
 def _pack_lists(node: Nodes, count: Counts, sizes: Any, distinct: Any) -> MostVisited:
@@ -135,11 +133,9 @@ def find_most_visited(visit_rv: Nodes, top: int) -> MostVisited:
         visit_rv: (r, visits) dense ids, NOWHERE where there is none.
         top: neighbours to return.
     """
-    rows = len(visit_rv)
-    node, count = np.empty(rows * top, np.uint32), np.empty(rows * top, np.uint32)
-    sizes, distinct = np.empty(rows, np.int64), np.empty(rows, np.int64)
-    _count_all(readonly(visit_rv), top, (node, count, sizes, distinct))
-    return _pack_lists(node, count, sizes, distinct)
+    lists = _allocate_lists(len(visit_rv), top)
+    _count_all(readonly(visit_rv), top, lists)
+    return _pack_lists(*lists)
 
 
 def visit_shares(most: MostVisited) -> npt.NDArray[np.float32]:
@@ -290,9 +286,8 @@ def draw_positions(group: Any, hash_w: Hashes, hop: int, part: int, what: Walks)
     Node and place are packed into one number.
     """
     walk_w, at_w, degree_w = (readonly(group[name].copy()) for name in ("walk", "at", "degree"))
-    return np.asarray(
-        _draw_positions(readonly(hash_w), walk_w, at_w, degree_w, hop, part, np.uint64(what.seed))
-    )
+    seed = np.uint64(what.seed)
+    return np.asarray(_draw_positions(readonly(hash_w), walk_w, at_w, degree_w, hop, part, seed))
 
 
 def move_walkers(group: Any, node_w: Any, degree_w: Any, hop: int, last: bool) -> None:
