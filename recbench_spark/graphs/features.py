@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -85,21 +87,55 @@ def require_equal_lengths(rows: RowSource) -> RowSource:
 
 
 def _read_first_lengths(rows: RowSource) -> list[int]:
-    chunk = next(iter(rows.chunks(rows.pieces[:1])), None)
-    return [] if chunk is None else _list_lengths(chunk.column("vector"))
-
-
-def _list_lengths(vectors: pa.ChunkedArray) -> list[int]:
-    """Return the first vector's length, then all different lengths.
+    """Return the first vector's length, then all different ones nearby.
 
     The length is 0 for NULL or an empty vector.
     """
-    kind = vectors.type
+    chunk = next(iter(rows.chunks(rows.pieces[:1])), None)
+    if chunk is None:
+        return []
+    kind = chunk.column("vector").type
     tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     if not is_list(kind) or not any(test(kind.value_type) for test in tests):
         raise SchemaError(f"features: column vector is of type {kind}", "a list of numbers per id")
-    lengths = pc.fill_null(pc.list_value_length(vectors), 0)
+    lengths = pc.fill_null(pc.list_value_length(chunk.column("vector")), 0)
     return [] if not len(lengths) else [lengths[0].as_py(), *pc.unique(lengths).to_pylist()]
+
+
+@dataclass(frozen=True)
+class TableWork:
+    """The inputs every task over a vector table needs.
+
+    Attributes:
+        graph: graph whose dense ids are the matrix rows.
+        rows: id and vector.
+        side: side of these ids.
+        dims: numbers in a vector.
+        place: the matrix's path or URI; None: the table is checked, and no vector is sent.
+        dtype: the matrix's number type.
+    """
+
+    graph: Graph
+    rows: RowSource
+    side: int
+    dims: int
+    place: str | None = None
+    dtype: Any = np.float32
+
+    @property
+    def blocks(self) -> tuple[NodeBlock, ...]:
+        """The side's blocks."""
+        return self.graph.side_blocks(self.side)
+
+    def run(self, engine: Engine, missing: str) -> tuple[dict[str, int], list[BlockFeatures]]:
+        """Read the table once, and return its counts and the blocks."""
+        readers = count_tasks(self.rows, engine.cores)
+        read = partial(_send_rows, work=self, readers=readers)
+        sent = engine.parallelize(range(readers), readers).mapPartitions(read)
+        results = run_shuffle(sent.partitionBy(len(self.blocks) + 1, int), partial(_write_rows, work=self))
+        parts = [result for result in results if isinstance(result, ReadFeatures)]
+        blocks = [result for result in results if isinstance(result, BlockFeatures)]
+        return _check_features(parts, blocks, self, missing), blocks
 
 
 def check_table(
@@ -113,14 +149,7 @@ def check_table(
     Raises:
         DataError: see `fill_from_table`.
     """
-    readers, blocks = count_tasks(rows, engine.cores), graph.side_blocks(side)
-    read = partial(_send_places, graph=graph, rows=rows, side=side, dims=dims, readers=readers)
-    sent = engine.parallelize(range(readers), readers).mapPartitions(read)
-    mark = partial(_mark_places, graph=graph, blocks=blocks)
-    results = run_shuffle(sent.partitionBy(len(blocks) + 1, int), mark)
-    parts = [result for result in results if isinstance(result, ReadFeatures)]
-    marked = [result for result in results if isinstance(result, MarkedNodes)]
-    _check_features(parts, marked, graph, rows, side, missing=missing)
+    TableWork(graph, rows, side, dims).run(engine, missing)
 
 
 def fill_from_table(
@@ -158,68 +187,49 @@ def fill_from_table(
         DataError: a vector has another length, is NULL or not finite, an id is repeated or NULL, or a
             node has no vector.
     """
-    readers, blocks = count_tasks(rows, engine.cores), graph.side_blocks(side)
-    read = partial(
-        _send_rows, graph=graph, rows=rows, side=side, dims=dims, dtype=np.dtype(dtype), readers=readers
-    )
-    write = partial(_write_rows, graph=graph, blocks=blocks, dims=dims, place=place, dtype=np.dtype(dtype))
-    sent = engine.parallelize(range(readers), readers).mapPartitions(read)
-    results = run_shuffle(sent.partitionBy(len(blocks) + 1, int), write)
-    parts = [result for result in results if isinstance(result, ReadFeatures)]
-    written = [result for result in results if isinstance(result, BlockFeatures)]
-    counts = _check_features(parts, written, graph, rows, side, missing=missing)
-    publish_parts(place, (block.part for block in written), (graph.nodes, dims), dtype)
+    work = TableWork(graph, rows, side, dims, place, np.dtype(dtype))
+    counts, blocks = work.run(engine, missing)
+    parts = (block.part for block in blocks if block.part is not None)
+    publish_parts(place, parts, (graph.nodes, dims), dtype)
     return counts
 
 
 def _check_features(
-    parts: list[ReadFeatures],
-    marked: Sequence[MarkedNodes | BlockFeatures],
-    graph: Graph,
-    rows: RowSource,
-    side: int,
-    *,
-    missing: str,
+    parts: list[ReadFeatures], blocks: list[BlockFeatures], work: TableWork, missing: str
 ) -> dict[str, int]:
     """Return a vector table's counts; errors as in `fill_from_table`."""
     read, unknown = sum(part.rows for part in parts), sum(part.unknown for part in parts)
-    _refuse_faults(parts, read)
+    for what, hint in FAULTS.items():  # the most basic fault first
+        faults = [part.faults[what] for part in parts if what in part.faults]
+        if faults:
+            raise DataError(f"features: {sum(n for n, _ in faults)} of {read} {what}{faults[0][1]}", hint)
+    name = work.graph.sides[work.side]
     if read == unknown:
-        both = _quote_ids(rows, graph, side)
         raise DataError(
-            f"features: none of {read} ids is one of side {graph.sides[side]}: {both}",
+            f"features: none of {read} ids is one of side {name}: {_quote_ids(work)}",
             "spell ids alike in both tables, or name the side: features.side (--features-side)",
         )
-    without, first, end = sum(block.absent for block in marked), *graph.side_range(side)
+    without, first, end = sum(block.absent for block in blocks), *work.graph.side_range(work.side)
     doubles = read - unknown - (end - first - without)
     if doubles:
-        example = next(block.repeated for block in marked if block.repeated)
-        raise DataError(
-            f"features: {doubles} ids occur more than once, e.g. {example}", "keep one vector per id"
-        )
+        example = next(block.repeated for block in blocks if block.repeated)
+        message = f"features: {doubles} ids occur more than once, e.g. {example}"
+        raise DataError(message, "keep one vector per id")
     if without and missing == "error":
-        names = ", ".join([name for block in marked for name in block.names][:SHOWN])
+        names = ", ".join([name for block in blocks for name in block.names][:SHOWN])
         raise DataError(
-            f"features: {without} of {end - first} nodes of side {graph.sides[side]} have none: {names}"
+            f"features: {without} of {end - first} nodes of side {name} have none: {names}"
             + (" ..." if without > SHOWN else ""),
             "add them, or give them zeros: features.missing: zero (--missing zero)",
         )
     return {"features_of_no_node": unknown, "nodes_without_features": without}
 
 
-def _refuse_faults(parts_read: list[ReadFeatures], read: int) -> None:
-    """Raise DataError for the most basic fault, with an example."""
-    for what, hint in FAULTS.items():
-        parts = [part.faults[what] for part in parts_read if what in part.faults]
-        if parts:
-            message = f"features: {sum(n for n, _ in parts)} of {read} {what}"
-            raise DataError(f"{message}{parts[0][1]}", hint)
-
-
-def _quote_ids(rows: RowSource, graph: Graph, side: int) -> str:
+def _quote_ids(work: TableWork) -> str:
     """Quote a few ids from both table and graph."""
+    rows, graph = work.rows, work.graph
     table_rows = next(rows.chunks(rows.pieces[:1]))[:3]
-    block = next(block for block in graph.side_blocks(side) if block.rows)
+    block = next(block for block in work.blocks if block.rows)
     graph_ids = read_names(graph, block, np.arange(min(3, block.rows)))
     table_ids = ", ".join(map(str, rows.ids(table_rows, rows.columns[0]).to_pylist()))
     return f"{table_ids} ... against {', '.join(graph_ids)} ..."
@@ -235,75 +245,44 @@ The places are those in the block (uint32).
 """
 
 
-def _send_rows(
-    numbers: Iterator[int],
-    graph: Graph,
-    rows: RowSource,
-    side: int,
-    dims: int,
-    *,
-    dtype: np.dtype[Any],
-    readers: int,
-) -> Iterator[SentRows]:
-    """Send vectors to their blocks, and the counts behind them."""
-    blocks = graph.side_blocks(side)
-    firsts = np.array([block.first for block in blocks])
-    for chunk in _read_chunks(numbers, graph, rows, side, dims, readers=readers):
-        if chunk.vectors is not None:
-            values = chunk.vectors.flatten().cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False)
-            step = max(1, PIECE_BYTES // (dims * dtype.itemsize))
-            for at in range(0, len(chunk.there), step):
-                rows_there = chunk.there[at : at + step]
-                stored = np.empty((len(rows_there), dims), dtype)
+def _send_rows(numbers: Iterator[int], work: TableWork, readers: int) -> Iterator[SentRows]:
+    """Send nodes and vectors to their blocks, and the counts behind them."""
+    firsts, dims = np.array([block.first for block in work.blocks]), work.dims
+    for counts, node_r, there, vectors in _read_chunks(numbers, work, readers):
+        node_t = node_r[there].astype(np.int64)
+        if work.place is None:
+            yield from _group_rows(node_t, np.zeros((len(there), 0), np.uint8), firsts)
+        elif vectors is not None:
+            values = vectors.flatten().cast(pa.float32(), safe=False).to_numpy(zero_copy_only=False)
+            step = max(1, PIECE_BYTES // (dims * work.dtype.itemsize))
+            for at in range(0, len(there), step):
+                rows_there = there[at : at + step]
+                stored = np.empty((len(rows_there), dims), work.dtype)
                 store(values.reshape(-1, dims)[rows_there], stored, "features")
-                yield from _group_rows(chunk.node_r[rows_there].astype(np.int64), stored, firsts)
-        yield len(blocks), (b"", pickle.dumps(chunk.counts))
-
-
-class FeatureChunk(NamedTuple):
-    """A chunk read from a vector table, with its nodes.
-
-    Attributes:
-        counts: number of its rows, and its faults.
-        node_r: (r,) dense ids.
-        there: rows whose id is a node.
-        vectors: the vectors; None where a row has a fault.
-    """
-
-    counts: ReadFeatures
-    node_r: Any
-    there: Any
-    vectors: Any
+                yield from _group_rows(node_t[at : at + step], stored, firsts)
+        yield len(work.blocks), (b"", pickle.dumps(counts))
 
 
 def _read_chunks(
-    numbers: Iterator[int], graph: Graph, rows: RowSource, side: int, dims: int, *, readers: int
-) -> Iterator[FeatureChunk]:
-    """Read a task's rows, and find their nodes."""
-    find = NodeFinder(graph)
+    numbers: Iterator[int], work: TableWork, readers: int
+) -> Iterator[tuple[ReadFeatures, Any, Any, Any]]:
+    """Read a task's rows, and find their nodes.
+
+    A chunk has its counts, (r,) dense ids, the rows whose id is a node, and the vectors; the last is None
+    where a row has a fault.
+    """
+    find, rows = NodeFinder(work.graph), work.rows
     for number in numbers:
         for chunk in rows.chunks(rows.part(number, readers)):
             ids = rows.ids(chunk, rows.columns[0])
             vectors = chunk.column("vector").combine_chunks()
-            if faults := _find_faults(ids, vectors, dims):
+            if faults := _find_faults(ids, vectors, work.dims):
                 none = np.zeros(0, np.int64)
-                yield FeatureChunk(ReadFeatures(len(ids), 0, faults), none, none, None)
+                yield ReadFeatures(len(ids), 0, faults), none, none, None
                 continue
-            node_r = find(hash_node_ids(ids, graph.seed), side)
+            node_r = find(hash_node_ids(ids, work.graph.seed), work.side)
             there = np.flatnonzero(node_r < MOST_NODES)
-            yield FeatureChunk(ReadFeatures(len(ids), len(ids) - len(there), {}), node_r, there, vectors)
-
-
-def _send_places(
-    numbers: Iterator[int], graph: Graph, rows: RowSource, side: int, dims: int, *, readers: int
-) -> Iterator[SentRows]:
-    """Send nodes to their blocks: `_send_rows` without vectors."""
-    blocks = graph.side_blocks(side)
-    firsts = np.array([block.first for block in blocks])
-    for chunk in _read_chunks(numbers, graph, rows, side, dims, readers=readers):
-        none = np.zeros((len(chunk.there), 0), np.uint8)
-        yield from _group_rows(chunk.node_r[chunk.there].astype(np.int64), none, firsts)
-        yield len(blocks), (b"", pickle.dumps(chunk.counts))
+            yield ReadFeatures(len(ids), len(ids) - len(there), {}), node_r, there, vectors
 
 
 def _group_rows(node_r: Any, vectors: Any, firsts: Any) -> Iterator[SentRows]:
@@ -318,79 +297,47 @@ def _group_rows(node_r: Any, vectors: Any, firsts: Any) -> Iterator[SentRows]:
             yield place, (local.tobytes(), vectors[chosen].tobytes())
 
 
-class MarkedNodes(NamedTuple):
-    """A block's nodes the table lacks or repeats (see `BlockFeatures`)."""
-
-    absent: int
-    names: list[str]
-    repeated: str
-
-
-def _mark_places(
-    number: int, sent: Iterable[SentRows], graph: Graph, blocks: tuple[NodeBlock, ...]
-) -> Iterator[ReadFeatures | MarkedNodes]:
-    if number == len(blocks):
-        yield from _read_counts(sent)
-        return
-    block, repeated = blocks[number], -1
-    present = np.zeros(block.rows, np.bool_)
-    for _, (places, _none) in sent:
-        local = np.frombuffer(places, np.uint32)
-        repeated = max(repeated, _find_repeated(local, present))
-        present[local] = True
-    yield _describe_nodes(graph, block, present, repeated)
-
-
-def _read_counts(sent: Iterable[SentRows]) -> Iterator[ReadFeatures]:
-    for _, (_, packed) in sent:
-        yield pickle.loads(packed)
-
-
-def _describe_nodes(graph: Graph, block: NodeBlock, present: Any, repeated: int) -> MarkedNodes:
-    absent = np.flatnonzero(~present)
-    double = read_names(graph, block, np.array([repeated]))[0] if repeated >= 0 else ""
-    return MarkedNodes(len(absent), read_names(graph, block, absent[:SHOWN]), double)
-
-
 class BlockFeatures(NamedTuple):
     """A block's written vectors, and its nodes without any.
 
     Attributes:
-        part: the block's object.
+        part: the block's object; None: the table is only checked.
         absent: nodes without a vector.
         names: a few of their ids.
         repeated: an id with more than one vector, or an empty text.
     """
 
-    part: ArrayPart
+    part: ArrayPart | None
     absent: int
     names: list[str]
     repeated: str
 
 
 def _write_rows(
-    number: int,
-    sent: Iterable[SentRows],
-    graph: Graph,
-    blocks: tuple[NodeBlock, ...],
-    dims: int,
-    *,
-    place: str,
-    dtype: np.dtype[Any],
+    number: int, sent: Iterable[SentRows], work: TableWork
 ) -> Iterator[ReadFeatures | BlockFeatures]:
-    if number == len(blocks):
-        yield from _read_counts(sent)
+    if number == len(work.blocks):
+        yield from (pickle.loads(packed) for _, (_, packed) in sent)
         return
-    block, repeated = blocks[number], -1
+    graph, block, repeated = work.graph, work.blocks[number], -1
     present = np.zeros(block.rows, np.bool_)
-    with make_part(place, block.number, (block.rows, dims), dtype, block.first) as maker:
-        out = maker.map_rows()
+    with ExitStack() as stack:
+        maker, out = None, None
+        if work.place is not None:
+            shape = (block.rows, work.dims)
+            made = make_part(work.place, block.number, shape, work.dtype, block.first)
+            maker = stack.enter_context(made)
+            out = maker.map_rows()
         for _, (places, vectors) in sent:
             local = np.frombuffer(places, np.uint32)
             repeated = max(repeated, _find_repeated(local, present))
-            out[local] = np.frombuffer(vectors, dtype).reshape(-1, dims)
+            if out is not None:
+                out[local] = np.frombuffer(vectors, work.dtype).reshape(-1, work.dims)
             present[local] = True
-    yield BlockFeatures(maker.entry, *_describe_nodes(graph, block, present, repeated))
+    part = None if maker is None else maker.entry
+    absent = np.flatnonzero(~present)
+    double = read_names(graph, block, np.array([repeated]))[0] if repeated >= 0 else ""
+    yield BlockFeatures(part, len(absent), read_names(graph, block, absent[:SHOWN]), double)
 
 
 def _find_repeated(local: Any, present: Any) -> int:
@@ -422,14 +369,9 @@ def _find_faults(ids: pa.Array, vectors: Any, dims: int) -> dict[str, tuple[int,
     ):
         if flags.any():
             at = int(flags.argmax())
-            dims_note = f" ({dims})" if what == uneven else ""
-            length_note = f" of {lengths[at]}" if what == uneven else ""
-            return {
-                what: (
-                    int(flags.sum()),
-                    dims_note + ("" if what == null else f", e.g. id {ids[at]}{length_note}"),
-                )
-            }
+            example = "" if what == null else f", e.g. id {ids[at]}"
+            note = f" ({dims}){example} of {lengths[at]}" if what == uneven else example
+            return {what: (int(flags.sum()), note)}
     with np.errstate(over="ignore"):
         values = pc.fill_null(vectors.flatten().cast(pa.float32(), safe=False), float("nan"))
     bad = ~np.isfinite(values.to_numpy(zero_copy_only=False)).reshape(-1, dims).all(axis=1)

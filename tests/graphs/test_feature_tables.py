@@ -101,10 +101,8 @@ def test_large_tables_are_sent_in_small_pieces(graph: Graph, tmp_path: Path, mon
     )
     rows = features.open_features(str(tmp_path / "h.parquet"), "id", "text")
     monkeypatch.setattr(features, "PIECE_BYTES", 2 * 3 * 2)  # two vectors of three numbers
-    dtype = np.dtype("float16")
-    sent = list(
-        features._send_rows(iter([0]), graph=graph, rows=rows, side=1, dims=3, dtype=dtype, readers=1)
-    )
+    work = features.TableWork(graph, rows, 1, 3, "unused", np.dtype("float16"))
+    sent = list(features._send_rows(iter([0]), work, readers=1))
     sizes = [len(vectors) for _, (places, vectors) in sent if places]
     assert sum(sizes) == len(VECTORS) * 3 * 2 and max(sizes) <= 12
     assert by_name(graph, fill(graph, tmp_path, list(VECTORS.items()))[0])["c"] == VECTORS["c"]
@@ -112,7 +110,7 @@ def test_large_tables_are_sent_in_small_pieces(graph: Graph, tmp_path: Path, mon
 
 def test_names_are_found_without_the_numbers_that_a_build_removes(graph: Graph, monkeypatch) -> None:
     opened: list[str] = []
-    monkeypatch.setattr(build, "has_parts", opened.append)
+    monkeypatch.setattr(build.block_arrays, "has_parts", opened.append)
     items = NodeFinder(graph)(hash_node_ids(pa.array(ITEMS), graph.seed), 1)
     assert len(set(items.tolist())) == len(ITEMS) and opened == []
 
