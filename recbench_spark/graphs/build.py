@@ -37,7 +37,7 @@ from recbench_spark.graphs.build_nodes import (
     run_shuffle,
 )
 from recbench_spark.graphs.edges import count_tasks
-from recbench_spark.graphs.folders import Graph, NodeBlock, make_file_place
+from recbench_spark.graphs.folders import SEPARATE, Graph, NodeBlock, Parts, make_file_place, publish_arrays
 from recbench_spark.graphs.kernels.csr import build_csr, count_sources, edge_keys, find_blocks, group_edges
 from recbench_spark.graphs.kernels.ids import (
     MOST_NODES,
@@ -47,15 +47,7 @@ from recbench_spark.graphs.kernels.ids import (
     look_up_numbers,
     unhash_numbers,
 )
-from recbench_spark.graphs.part_sets import SEPARATE, Parts, publish_arrays
-from recbench_spark.storage import delta_files
-from recbench_spark.storage.block_arrays import (
-    has_parts,
-    make_part,
-    map_part,
-    read_parts,
-    write_part,
-)
+from recbench_spark.storage import block_arrays, delta_files
 from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.delta_files import File
 from recbench_spark.storage.objects import open_output, remove_objects
@@ -130,16 +122,16 @@ def build_graph(
     into = _build_edges(engine, inputs, graph, source.duplicates == "drop")
     remove_objects(graph.place(NUMBERS))
     whole = tuple(
-        replace(block, edges=block_counts.edges, sources=block_counts.sources, parts=block_counts.parts)
-        for block, block_counts in zip(graph.blocks, sorted(into), strict=True)
+        replace(block, edges=own.edges, sources=own.sources, parts=own.parts)
+        for block, own in zip(graph.blocks, sorted(into), strict=True)
     )
     checks = {
         **counts._asdict(),
         "nodes": graph.nodes,
         "isolated_nodes": sum(n.isolated for n in nodes),
-        "duplicate_edges": sum(block_counts.doubles for block_counts in into),
+        "duplicate_edges": sum(own.doubles for own in into),
         "stored_edges": sum(block.edges for block in whole),
-        "most_edges_of_a_node": max(block_counts.most for block_counts in into),
+        "most_edges_of_a_node": max(own.most for own in into),
     }
     done = replace(graph, blocks=whole, checks=checks, seconds=time.monotonic() - started)
     done.write()
@@ -182,9 +174,8 @@ def _check_inputs(counts: EdgeCounts, nodes: list[NodeBlockCounts], source: Grap
 def _assemble_graph(inputs: GraphInputs, graph_id: str, folder: str, nodes: list[NodeBlockCounts]) -> Graph:
     total = sum(block.rows for block in nodes)
     if total >= MOST_NODES:
-        raise StoreError(
-            f"{total} nodes, and a graph holds {MOST_NODES - 1}", "split it into smaller graphs"
-        )
+        message = f"{total} nodes, and a graph holds {MOST_NODES - 1}"
+        raise StoreError(message, "split it into smaller graphs")
     per_side, at, blocks = len(nodes) // len(inputs.sides), 0, []
     for block in nodes:
         blocks.append(NodeBlock(block.number, block.number // per_side, at, block.rows))
@@ -218,14 +209,14 @@ def _index_nodes(engine: Engine, graph: Graph) -> None:
 
 def _place_hashes(block: NodeBlock, graph: Graph) -> Parts:
     """Write a block's hashes again, now at their dense ids."""
-    hashes = map_part(graph.place(NODES), block.number)
-    return {"hashes": write_part(graph.place("hashes"), block.number, hashes, block.first)}
+    hashes = block_arrays.map_part(graph.place(NODES), block.number)
+    return {"hashes": block_arrays.write_part(graph.place("hashes"), block.number, hashes, block.first)}
 
 
 def _index_side(side: int, graph: Graph) -> Parts:
     first, end = graph.side_range(side)
     hashes = graph.hashes()
-    parts = {"index": write_part(graph.place("index"), side, build_index(hashes[first:end]))}
+    parts = {"index": block_arrays.write_part(graph.place("index"), side, build_index(hashes[first:end]))}
     if graph.numeric[side] and end > first:
         parts |= _index_numbers(side, graph, hashes)
     return parts
@@ -237,16 +228,14 @@ def _index_numbers(side: int, graph: Graph, hashes: Hashes) -> Parts:
     An edge's end is then found with one look into a small file.
     """
     blocks = [block for block in graph.side_blocks(side) if block.rows]
-    ends = [
-        (block_numbers.min(), block_numbers.max())
-        for block_numbers in (
-            unhash_numbers(hashes[block.first : block.end], graph.seed) for block in blocks
-        )
-    ]
-    low, high = (int(pick(end)) for pick, end in zip((min, max), zip(*ends, strict=True), strict=True))
+    numbers = (unhash_numbers(hashes[block.first : block.end], graph.seed) for block in blocks)
+    lows, highs = zip(*((number_r.min(), number_r.max()) for number_r in numbers), strict=True)
+    low, high = int(min(lows)), int(max(highs))
     if high - low >= SPARSEST_NUMBERS * sum(block.rows for block in blocks):
         return {}
-    with make_part(graph.place(NUMBERS), side, (high - low + 1 + LOW_PLACES,), np.uint32) as maker:
+    with block_arrays.make_part(
+        graph.place(NUMBERS), side, (high - low + 1 + LOW_PLACES,), np.uint32
+    ) as maker:
         table = maker.map_rows()
         table[:LOW_PLACES] = np.array([low], np.int64).view(np.uint32)
         for block in blocks:
@@ -322,12 +311,9 @@ class NodeFinder:
 
         Only the build reads them, and removes them at its end.
         """
-        return [self._map_numbers(side) for side in range(len(self.graph.sides))]
-
-    def _map_numbers(self, side: int) -> npt.NDArray[np.uint32] | None:
-        place = self.graph.place(NUMBERS)
-        there = has_parts(place) and side in read_parts(place).parts
-        return map_part(place, side) if there else None
+        place, sides = self.graph.place(NUMBERS), range(len(self.graph.sides))
+        known = block_arrays.read_parts(place).parts if block_arrays.has_parts(place) else {}
+        return [block_arrays.map_part(place, side) if side in known else None for side in sides]
 
     def ids(self, ids: pa.Array, side: int) -> npt.NDArray[np.uint32]:
         """Look up raw ids' dense ids, (r,).
@@ -337,9 +323,8 @@ class NodeFinder:
         table = self.numbers[side]
         if table is None:
             return self(hash_node_ids(ids, self.graph.seed), side)
-        return look_up_numbers(
-            ids.to_numpy(), int(table[:LOW_PLACES].view(np.int64)[0]), table[LOW_PLACES:]
-        )
+        low = int(table[:LOW_PLACES].view(np.int64)[0])
+        return look_up_numbers(ids.to_numpy(), low, table[LOW_PLACES:])
 
     def __call__(self, hashes: Hashes, side: int) -> npt.NDArray[np.uint32]:
         """Look up hashes' dense ids, (r,).
@@ -374,10 +359,9 @@ def _write_block(
     weight = np.frombuffer(b"".join(w for _, w in received), np.float32) if graph.weighted else None
     del received
     csr, doubles = build_csr(graph.blocks[number].rows, keys, weight, drop)
-    arrays: dict[str, Any] = {"indptr": csr.indptr, "src": csr.src, "weight": csr.weight}
     written = {
-        name: write_part(graph.place(name), number, array)
-        for name, array in arrays.items()
+        name: block_arrays.write_part(graph.place(name), number, array)
+        for name, array in csr._asdict().items()
         if array is not None
     }
     most = int(np.diff(csr.indptr).max(initial=0))
@@ -438,5 +422,7 @@ def read_ids(graph: Graph, block: NodeBlock) -> pa.Array:
 
 def map_texts(graph: Graph, block: NodeBlock) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
     """Map a block's texts: offsets (rows + 1,) and bytes."""
-    ends, content = (map_part(graph.place(name), block.number) for name in (TEXT_ENDS, TEXT_BYTES))
+    ends, content = (
+        block_arrays.map_part(graph.place(name), block.number) for name in (TEXT_ENDS, TEXT_BYTES)
+    )
     return ends, content

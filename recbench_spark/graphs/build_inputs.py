@@ -74,15 +74,9 @@ def open_inputs(source: GraphSource) -> GraphInputs:
     """
     canonical = ("neighbours", "node", "weights") if source.lists else ("src", "dst", "weight")
     src, dst, weight = (source.column(name) for name in canonical)
-    rows = open_rows(
-        source.edges,
-        [src, dst, *([weight] if source.weighted else [])],
-        "edges",
-        fmt=source.format,
-        ids={src: source.ids, dst: source.ids},
-        where=source.where,
-        partitions=source.partitions,
-    )
+    columns, ids = [src, dst, *([weight] if source.weighted else [])], dict.fromkeys((src, dst), source.ids)
+    chosen = {"where": source.where, "partitions": source.partitions}
+    rows = open_rows(source.edges, columns, "edges", fmt=source.format, ids=ids, **chosen)
     kinds = dict(rows.numeric)
     if not source.bipartite:
         require_one_kind(rows, (src, dst), "edges")
@@ -90,19 +84,12 @@ def open_inputs(source: GraphSource) -> GraphInputs:
     nodes = []
     for side, path in source.nodes.items():
         place, column = source.sides.index(side), source.node_column
-        ids = "numeric" if numeric[place] else "text"
-        nodes.append((place, open_rows(path, [column], f"nodes of {side}", ids={column: ids}), column))
-    return GraphInputs(
-        rows,
-        (src, dst, weight if source.weighted else None),
-        tuple(nodes),
-        numeric,
-        source.sides,
-        source.bipartite or not source.directed,
-        source.lists,
-        source.self_loops == "keep",
-        source.seed,
-    )
+        kind = "numeric" if numeric[place] else "text"
+        nodes.append((place, open_rows(path, [column], f"nodes of {side}", ids={column: kind}), column))
+    names = (src, dst, weight if source.weighted else None)
+    both_ways, loops = source.bipartite or not source.directed, source.self_loops == "keep"
+    rules = (both_ways, source.lists, loops, source.seed)
+    return GraphInputs(rows, names, tuple(nodes), numeric, source.sides, *rules)
 
 
 def count_edges(source: GraphSource) -> int:
@@ -112,18 +99,18 @@ def count_edges(source: GraphSource) -> int:
     is an estimate.
     """
     rows = open_inputs(source).edges
-    if not source.lists or not all(map(_has_footer, rows.pieces)):
+    is_parquet = (
+        isinstance(one, FragmentPiece)
+        or (isinstance(one, FilePiece) and isinstance(one.reader, ParquetFiles))
+        for one in rows.pieces
+    )
+    if not source.lists or not all(is_parquet):
         return rows.n
     footers = read_footers(sorted({piece.file for piece in rows.pieces}))
     groups = [footer.row_group(place) for footer in footers for place in range(footer.num_row_groups)]
     columns = [group.column(place) for group in groups for place in range(group.num_columns)]
     name = source.column("neighbours")
     return sum(one.num_values for one in columns if one.path_in_schema.split(".")[0] == name)
-
-
-def _has_footer(piece: TablePiece) -> bool:
-    of_parquet = isinstance(piece, FilePiece) and isinstance(piece.reader, ParquetFiles)
-    return of_parquet or isinstance(piece, FragmentPiece)
 
 
 Ends = tuple[pa.Array, pa.Array]
@@ -139,17 +126,13 @@ def read_edges(
     A chunk has source and destination ids, weights, and counts.
     """
     src, dst, weight = inputs.names
+    named = ("src", "dst", "weight") if inputs.lists else inputs.names
     for chunk in inputs.edges.chunks(pieces):
-        rows = chunk
-        if inputs.lists:
-            rows = expand_lists(chunk, dst, src, weight)
-            names = ("src", "dst", None if weight is None else "weight")
-        else:
-            names = (src, dst, weight)
-        ends = (inputs.edges.ids(rows, names[0], src), inputs.edges.ids(rows, names[1], dst))
-        weights = (
-            None if names[2] is None else parse_weights(rows.column(names[2]), f"edges: column {weight}")
-        )
+        rows = expand_lists(chunk, dst, src, weight) if inputs.lists else chunk
+        ends = (inputs.edges.ids(rows, named[0], src), inputs.edges.ids(rows, named[1], dst))
+        weights = None
+        if weight is not None:
+            weights = parse_weights(rows.column(named[2]), f"edges: column {weight}")
         yield _filter_edges(inputs, ends, weights)
 
 
@@ -158,7 +141,8 @@ def _filter_edges(
 ) -> tuple[Ends, Weight, EdgeCounts]:
     n = len(ends[0])
     if weights is None and inputs.loops and not ends[0].null_count + ends[1].null_count:
-        return ends, None, EdgeCounts(n, self_loops=0 if inputs.bipartite else _count_loops(ends))
+        loops = 0 if inputs.bipartite else int(pc.sum(pc.equal(*ends)).as_py() or 0)
+        return ends, None, EdgeCounts(n, self_loops=loops)
     missing = np.logical_or(*(pc.is_null(end).to_numpy(zero_copy_only=False) for end in ends))
     bad = negative = np.zeros(n, bool)
     weight: Weight = None
@@ -168,20 +152,16 @@ def _filter_edges(
         bad = ~np.isfinite(weight) & ~missing
         negative = (weights < 0) & ~bad & ~missing
     usable = ~(missing | bad | negative)
-    loops = np.zeros(n, bool)
+    is_loop = np.zeros(n, bool)
     if not inputs.bipartite:
-        loops = pc.fill_null(pc.equal(*ends), False).to_numpy(zero_copy_only=False) & usable
+        is_loop = pc.fill_null(pc.equal(*ends), False).to_numpy(zero_copy_only=False) & usable
     zero = 0 if weight is None else int(np.count_nonzero((weight == 0) & usable))
     n_null, n_bad, n_negative = (int(np.count_nonzero(mask)) for mask in (missing, bad, negative))
-    counts = EdgeCounts(n, n_null, n_bad, n_negative, zero, int(loops.sum()))
+    counts = EdgeCounts(n, n_null, n_bad, n_negative, zero, int(is_loop.sum()))
     if not inputs.loops:
-        usable &= ~loops
+        usable &= ~is_loop
     if not usable.all():
         mask = pa.array(usable)
         ends = (ends[0].filter(mask), ends[1].filter(mask))
         weight = None if weight is None else weight[usable]
     return ends, weight, counts
-
-
-def _count_loops(ends: Ends) -> int:
-    return int(pc.sum(pc.equal(*ends)).as_py() or 0)

@@ -17,6 +17,7 @@ from recbench_spark.engine.pipes import remove_shuffle
 from recbench_spark.errors import DataError
 from recbench_spark.graphs.build_inputs import EdgeCounts, GraphInputs, read_edges
 from recbench_spark.graphs.edges import count_tasks
+from recbench_spark.graphs.folders import SEPARATE, Parts, publish_arrays
 from recbench_spark.graphs.kernels.ids import (
     NumberSet,
     assign_blocks,
@@ -24,7 +25,6 @@ from recbench_spark.graphs.kernels.ids import (
     hash_texts,
     sort_distinct,
 )
-from recbench_spark.graphs.part_sets import SEPARATE, Parts, publish_arrays
 from recbench_spark.storage.block_arrays import write_part
 from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.packed_blocks import Block as Packed
@@ -114,7 +114,7 @@ def _partition_nodes(
         seen = [NumberSet() for _ in inputs.sides]
         for ends, _, counts in read_edges(inputs, inputs.edges.part(number, readers)):
             counted = EdgeCounts(*map(sum, zip(counted, counts, strict=True)))
-            for side, ids in _pair_ids_with_side(inputs, ends):
+            for side, ids in zip((0, 1) if inputs.bipartite else (0, 0), ends, strict=True):
                 if not (inputs.numeric[side] and seen[side].add(ids.to_numpy())):
                     yield from _partition_ids(ids, side, per_side, inputs.seed, linked=True)
         for side, numbers_seen in enumerate(seen):
@@ -137,16 +137,9 @@ def _read_extra_nodes(inputs: GraphInputs, number: int, readers: int) -> Iterato
         for chunk in rows.chunks(rows.part(number, readers)):
             ids = rows.ids(chunk, column)
             if ids.null_count:
-                raise DataError(
-                    f"nodes of {inputs.sides[side]}: {ids.null_count} ids are NULL", "leave these rows out"
-                )
+                message = f"nodes of {inputs.sides[side]}: {ids.null_count} ids are NULL"
+                raise DataError(message, "leave these rows out")
             yield side, ids
-
-
-def _pair_ids_with_side(
-    inputs: GraphInputs, ends: tuple[pa.Array, pa.Array]
-) -> Iterator[tuple[int, pa.Array]]:
-    yield from zip((0, 1) if inputs.bipartite else (0, 0), ends, strict=True)
 
 
 def _partition_ids(ids: pa.Array, side: int, per_side: int, seed: int, linked: bool) -> Iterator[Packed]:
@@ -163,11 +156,7 @@ def _partition_ids(ids: pa.Array, side: int, per_side: int, seed: int, linked: b
 
 
 def _write_nodes(
-    partition: int,
-    blocks: Iterable[Packed],
-    inputs: GraphInputs,
-    folder: str,
-    per_side: int,
+    partition: int, blocks: Iterable[Packed], inputs: GraphInputs, folder: str, per_side: int
 ) -> Iterator[EdgeCounts | NodeBlockCounts]:
     if partition == per_side * len(inputs.sides):
         for _, counts in blocks:

@@ -16,21 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from recbench_spark.core.compiling import readonly
-from recbench_spark.graphs.folders import Graph, NodeBlock
-from recbench_spark.graphs.kernels.walks import (
-    NOWHERE,
-    MostVisited,
-    Walks,
-    assign_files,
-    begin_hop,
-    draw_positions,
-    find_most_visited,
-    make_walkers,
-    move_walkers,
-    walker_type,
-)
+from recbench_spark.graphs.folders import SEPARATE, Graph, NodeBlock, Parts, publish_arrays
+from recbench_spark.graphs.kernels import walks
 from recbench_spark.graphs.local_walks import NODES_A_PIECE, NeighbourFile, write_lists
-from recbench_spark.graphs.part_sets import SEPARATE, Parts, publish_arrays
 from recbench_spark.storage.block_arrays import has_parts, map_part, map_whole, write_part
 from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.made_folders import hold_private_folder
@@ -46,7 +34,7 @@ class WalkContext(NamedTuple):
     """The inputs every task needs: graph, walks and files."""
 
     graph: Graph
-    what: Walks
+    what: walks.Walks
     files: int
     pieces: tuple[NodeBlock, ...]
     positions: str
@@ -56,7 +44,7 @@ def walk_distributed(
     engine: Engine,
     graph: Graph,
     side: int,
-    what: Walks,
+    what: walks.Walks,
     folder: str,
     *,
     partition: Mapping[str, str],
@@ -66,7 +54,11 @@ def walk_distributed(
     Some thousand nodes become a file.
     """
     _write_degrees(engine, graph)
-    pieces = tuple(piece for block in graph.side_blocks(side) for piece in _split_block(block))
+    pieces = tuple(  # a piece keeps the block's number
+        replace(block, first=first, rows=min(NODES_A_PIECE, block.end - first))
+        for block in graph.side_blocks(side)
+        for first in range(block.first, block.end, NODES_A_PIECE)
+    )
     # Each run has its own position files: several runs may walk over one graph at once.
     with hold_private_folder(graph.place("positions")) as positions:
         files = _write_position_files(engine, graph, positions)
@@ -77,23 +69,13 @@ def _run_walk(
     engine: Engine, journey: WalkContext, folder: str, partition: Mapping[str, str]
 ) -> list[NeighbourFile]:
     what, pieces = journey.what, journey.pieces
-    moving = engine.parallelize(range(len(pieces)), len(pieces)).mapPartitions(
-        partial(_start_walkers, journey=journey)
-    )
+    start = partial(_start_walkers, journey=journey)
+    moving = engine.parallelize(range(len(pieces)), len(pieces)).mapPartitions(start)
     for number in range(what.hops * what.edges):
         move = partial(_move_walkers, journey=journey, number=number)
         moving = moving.partitionBy(journey.files, int).mapPartitionsWithIndex(move)
     write = partial(_write_neighbours, journey=journey, folder=folder, partition=partition)
     return list(moving.partitionBy(len(pieces), int).mapPartitionsWithIndex(write).collect())
-
-
-def _split_block(block: NodeBlock) -> Iterator[NodeBlock]:
-    """Yield pieces of some thousand nodes.
-
-    A piece keeps the block's number.
-    """
-    for first in range(block.first, block.end, NODES_A_PIECE):
-        yield replace(block, first=first, rows=min(NODES_A_PIECE, block.end - first))
 
 
 # ------------------------------------------------------------------------------------------ edges
@@ -135,9 +117,8 @@ def _write_position_files(engine: Engine, graph: Graph, folder: str) -> int:
     Returns the number of files.
     """
     files = max(2 * engine.cores, -(-graph.edges // EDGES_A_FILE))
-    partitioned = engine.parallelize(graph.blocks, len(graph.blocks)).flatMap(
-        partial(_partition_positions, graph=graph, files=files)
-    )
+    cut = partial(_partition_positions, graph=graph, files=files)
+    partitioned = engine.parallelize(graph.blocks, len(graph.blocks)).flatMap(cut)
     write = partial(_write_position_file, graph=graph, folder=folder)
     written = partitioned.partitionBy(files, int).mapPartitionsWithIndex(write).collect()
     publish_arrays(folder, written, {name: (SEPARATE, dtype) for name, dtype in POSITIONS.items()})
@@ -155,7 +136,7 @@ def _partition_positions(
         place = np.arange(begins[0], begins[-1]) - np.repeat(begins[:-1], counts)
         keys = (node.astype(np.uint64) << np.uint64(32)) | place.astype(np.uint64)
         src = csr.src[begins[0] : begins[-1]]
-        for file, chosen in _group_by_file(assign_files(readonly(keys), files), files):
+        for file, chosen in _group_by_file(walks.assign_files(readonly(keys), files), files):
             yield file, (keys[chosen].tobytes(), src[chosen].tobytes())
 
 
@@ -192,7 +173,9 @@ def _start_walkers(numbers: Iterator[int], journey: WalkContext) -> Iterator[Pac
         piece = journey.pieces[number]
         for first in range(piece.first, piece.end, size):
             starts = np.arange(first, min(first + size, piece.end), dtype=np.uint32)
-            yield from _send_walkers(make_walkers(starts, map_degrees(graph)[starts], what), 0, journey)
+            yield from _send_walkers(
+                walks.make_walkers(starts, map_degrees(graph)[starts], what), 0, journey
+            )
 
 
 def _send_walkers(group: Any, number: int, journey: WalkContext) -> Iterator[Packed]:
@@ -209,11 +192,9 @@ def _send_walkers(group: Any, number: int, journey: WalkContext) -> Iterator[Pac
     else:
         hashes = graph.hashes()[group["start"]]
         if part == 0:
-            begin_hop(group, hashes, hop, what)
-        to, targets = (
-            assign_files(readonly(draw_positions(group, hashes, hop, part + 1, what)), journey.files),
-            journey.files,
-        )
+            walks.begin_hop(group, hashes, hop, what)
+        position_w, targets = walks.draw_positions(group, hashes, hop, part + 1, what), journey.files
+        to = walks.assign_files(readonly(position_w), targets)
     for file, chosen in _group_by_file(to, targets):
         yield file, group[chosen].tobytes()
 
@@ -221,7 +202,7 @@ def _send_walkers(group: Any, number: int, journey: WalkContext) -> Iterator[Pac
 def _receive_walkers(packed: Iterable[Packed], hops: int) -> Iterator[Any]:
     """Yield received walkers, some hundred thousand at a time."""
     buffer: list[bytes] = []
-    size, kind = 0, np.dtype(walker_type(hops))
+    size, kind = 0, np.dtype(walks.walker_type(hops))
     for _, data in packed:
         buffer.append(data)
         size += len(data)
@@ -240,12 +221,12 @@ def _move_walkers(
     hop, part = divmod(number, what.edges)
     keys, src, degree = (map_part(join_uri(journey.positions, name), file) for name in POSITIONS)
     for group in _receive_walkers(packed, what.hops):
-        key_w = draw_positions(group, graph.hashes()[group["start"]], hop, part + 1, what)
-        has_edge = (group["degree"] > 0) & (group["at"] != NOWHERE)
+        key_w = walks.draw_positions(group, graph.hashes()[group["start"]], hop, part + 1, what)
+        has_edge = (group["degree"] > 0) & (group["at"] != walks.NOWHERE)
         place = np.searchsorted(keys, key_w[has_edge])
-        node_w, degrees_w = np.full(len(group), NOWHERE), np.zeros(len(group), np.uint32)
+        node_w, degrees_w = np.full(len(group), walks.NOWHERE), np.zeros(len(group), np.uint32)
         node_w[has_edge], degrees_w[has_edge] = src[place], degree[place]
-        move_walkers(group, node_w, degrees_w, hop, part + 1 == what.edges)
+        walks.move_walkers(group, node_w, degrees_w, hop, part + 1 == what.edges)
         yield from _send_walkers(group, number + 1, journey)
 
 
@@ -253,8 +234,8 @@ def _write_neighbours(
     number: int, packed: Iterable[Packed], journey: WalkContext, folder: str, partition: Mapping[str, str]
 ) -> Iterator[NeighbourFile]:
     piece, what = journey.pieces[number], journey.what
-    visits = np.full((piece.rows, what.walks, what.hops), NOWHERE)
+    visits = np.full((piece.rows, what.walks, what.hops), walks.NOWHERE)
     for group in _receive_walkers(packed, what.hops):
         visits[group["start"] - piece.first, group["walk"]] = group["path"]
-    most: MostVisited = find_most_visited(visits.reshape(piece.rows, -1), what.top)
+    most: walks.MostVisited = walks.find_most_visited(visits.reshape(piece.rows, -1), what.top)
     yield write_lists(journey.graph, piece, iter([(piece.first, most)]), folder, partition)

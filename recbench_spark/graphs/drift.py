@@ -50,21 +50,12 @@ def measure_drift(
         first, end = graph.side_range(side)
         facts.append((name, "drift_common", float(bins.sum()) / max(end - first, 1)))
         if bins.sum():
-            facts += [(name, f"drift_cosine_p{q * 100:02.0f}", _find_quantile(bins, q)) for q in QUANTILES]
-            facts.append(
-                (
-                    name,
-                    "drift_neighbours_kept",
-                    _measure_overlap(engine, graph, vectors, before, old, side=side),
-                )
-            )
+            for q in QUANTILES:  # the smallest bin with share `q` up to it
+                place = int(np.searchsorted(np.cumsum(bins), q * bins.sum()))
+                facts.append((name, f"drift_cosine_p{q * 100:02.0f}", place * 2 / BINS - 1))
+            share = _measure_overlap(engine, graph, vectors, before, old, side=side)
+            facts.append((name, "drift_neighbours_kept", share))
     return facts
-
-
-def _find_quantile(bins: npt.NDArray[Any], q: float) -> float:
-    """Find the smallest bin with share `q` up to it."""
-    place = int(np.searchsorted(np.cumsum(bins), q * bins.sum()))
-    return place * 2 / BINS - 1
 
 
 def _normalise_rows(rows: Any) -> npt.NDArray[np.float32]:
@@ -127,9 +118,9 @@ def _find_nearest_in_block(
     block: NodeBlock, graph: Graph, vectors: str, nodes: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
     stored = map_whole(vectors)
-    scores = _normalise_rows(stored[nodes]).astype(np.float64) @ _normalise_rows(
-        stored[block.first : block.end]
-    ).T.astype(np.float64)
+    unit = _normalise_rows(stored[nodes]).astype(np.float64)
+    others = _normalise_rows(stored[block.first : block.end]).astype(np.float64)
+    scores = unit @ others.T
     places = np.broadcast_to(np.arange(block.first, block.end), scores.shape)
     scores = np.where(places == nodes[:, None], -np.inf, scores)
     order = np.lexsort((places, -scores))[:, :NEIGHBOURS]

@@ -80,10 +80,8 @@ def parse_weights(column: pa.ChunkedArray | pa.Array, what: str) -> npt.NDArray[
     try:
         parsed = chunks.cast(pa.float64(), safe=False)
     except pa.ArrowInvalid:
-        odd = next(filter(_is_no_number, chunks))
-        raise DataError(
-            f"{what}: {odd.as_py()!r} is not a number", "mend it; weights are numbers"
-        ) from None
+        odd = next(filter(_is_no_number, chunks)).as_py()
+        raise DataError(f"{what}: {odd!r} is not a number", "mend it; weights are numbers") from None
     values: npt.NDArray[np.float64] = pc.fill_null(parsed, float("nan")).to_numpy()
     return values
 

@@ -18,6 +18,7 @@ from recbench_spark.core.ids import CANONICAL_INTEGER, WHOLE_FLOAT, as_ids, drop
 from recbench_spark.core.streams import group_batches
 from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, SchemaError, nearest
 from recbench_spark.graphs.edge_values import to_id_array
+from recbench_spark.sources import table_pieces
 from recbench_spark.sources.arrow_files import Problems, convert_vectors
 from recbench_spark.sources.formats import (
     FilePiece,
@@ -29,15 +30,6 @@ from recbench_spark.sources.formats import (
 )
 from recbench_spark.sources.list_columns import is_list
 from recbench_spark.sources.paths import check_path
-from recbench_spark.sources.table_pieces import (
-    find_layout,
-    find_place,
-    is_delta,
-    list_files,
-    open_pieces,
-    open_texts,
-    open_typed,
-)
 from recbench_spark.sources.text_lines import RFC_4180, cut_quoted
 from recbench_spark.sources.text_pieces import MARK, Fields, LinePiece
 from recbench_spark.storage.local_files import bare_name, read_head
@@ -99,7 +91,8 @@ class RowSource:
         for stored in piece.read(names):
             stored.refuse_lines(f"{self.what} {piece.file}")
             table = stored.table
-            if stored.line and any(map(_has_undecoded, table.columns)):
+            marked = (pc.match_substring(texts, "\N{REPLACEMENT CHARACTER}") for texts in table.columns)
+            if stored.line and any(pc.any(one).as_py() for one in marked):
                 raise DataError(f"{self.what} {piece.file}: it is not UTF-8", "save it as CSV in UTF-8")
             if stored.line and "vector" in names:
                 problems = Problems(self.what, piece.file)
@@ -154,10 +147,9 @@ def open_rows(
             missing.
     """
     wanted = list(dict.fromkeys([*columns, *(where or {})]))
+    look = partial(look_at_text, columns=columns, wanted=wanted)
     try:
-        opened = _open(
-            path, fmt, wanted, partitions or {}, partial(look_at_text, columns=columns, wanted=wanted)
-        )
+        opened = _open(path, fmt, wanted, partitions or {}, look)
     except (DataError, SchemaError) as error:
         if isinstance(error, FallbackToSpark):
             check_path(path)
@@ -178,9 +170,8 @@ def open_rows(
     rows = RowSource(pieces, tuple(columns), n, tuple((where or {}).items()), what=what, others=others)
     kinds = {name: _find_kind(rows, opened, name, kind) for name, kind in (ids or {}).items()}
     numeric = tuple((name, kind != "text") for name, kind in kinds.items())
-    return replace(
-        rows, numeric=numeric, floats=frozenset(x for x, kind in kinds.items() if kind == "floats")
-    )
+    floats = frozenset(name for name, kind in kinds.items() if kind == "floats")
+    return replace(rows, numeric=numeric, floats=floats)
 
 
 def _open(
@@ -190,14 +181,14 @@ def _open(
     partitions: Mapping[str, str],
     look: Callable[[str], tuple[Fields, int]],
 ) -> TablePieces:
-    if fmt == "delta" or partitions or is_delta(path):
-        return open_typed(path, fmt or "delta", wanted, {}, partitions)
-    files = list_files(find_place(path), strict=True)
+    if fmt == "delta" or partitions or table_pieces.is_delta(path):
+        return table_pieces.open_typed(path, fmt or "delta", wanted, {}, partitions)
+    files = table_pieces.list_files(table_pieces.find_place(path), strict=True)
     is_text = any(bare_name(file).lower().endswith(TEXT_ENDINGS) for file in [path, *files])
     if fmt == "csv" or (fmt is None and is_text):
-        return open_texts(path, files, look)
-    if fmt is None and find_layout(path):
-        return open_pieces(path)
+        return table_pieces.open_texts(path, files, look)
+    if fmt is None and table_pieces.find_layout(path):
+        return table_pieces.open_pieces(path)
     reader = get_reader(fmt) if fmt else choose_reader(path, files)
     try:
         return open_files(path, files, reader, wanted, any_case=True)
@@ -258,10 +249,6 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _has_undecoded(texts: pa.ChunkedArray) -> bool:
-    return pc.any(pc.match_substring(texts, "\N{REPLACEMENT CHARACTER}")).as_py() is True
-
-
 def find_names(piece: TablePiece, names: Collection[str]) -> Collection[str]:
     """Return the columns in a piece's file.
 
@@ -299,9 +286,8 @@ def _find_kind(rows: RowSource, opened: TablePieces, name: str, requested: str) 
     if not opened.line:
         kind = opened.schema.field(name).type
         return "whole" if _is_numeric(kind, requested, name, rows.what) else "text"
-    first = (
-        one._replace(size=min(one.size, TEXT_SAMPLE)) for one in opened.pieces if isinstance(one, LinePiece)
-    )
+    lines = (one for one in opened.pieces if isinstance(one, LinePiece))
+    first = (one._replace(size=min(one.size, TEXT_SAMPLE)) for one in lines)
     sample = next(replace(rows, where=()).chunks(first), None)
     values = pa.chunked_array([], pa.string()) if sample is None else sample.column(name)
     return detect_id_kind(values, name, requested, rows.what)
@@ -319,9 +305,8 @@ def _is_numeric(kind: pa.DataType, requested: str, name: str, what: str) -> bool
     try:
         as_ids(pa.chunked_array([], kind), f"{what}: column {name}")
     except pa.ArrowNotImplementedError:
-        raise SchemaError(
-            f"{what}: column {name} is {kind}, which holds no ids", "ids are whole numbers or texts"
-        ) from None
+        message = f"{what}: column {name} is {kind}, which holds no ids"
+        raise SchemaError(message, "ids are whole numbers or texts") from None
     tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
     return requested == "numeric" or (requested == "auto" and any(test(kind) for test in tests))
 
@@ -377,9 +362,8 @@ def expand_lists(table: pa.Table, node: str, neighbours: str, weights: str | Non
     if weights is not None:
         weight_lists = table.column(weights).combine_chunks()
         if not np.array_equal(pc.fill_null(pc.list_value_length(weight_lists), 0).to_numpy(), counts):
-            raise DataError(
-                "a node has more or fewer weights than neighbours", "give one weight per neighbour"
-            )
+            message = "a node has more or fewer weights than neighbours"
+            raise DataError(message, "give one weight per neighbour")
         columns["weight"] = weight_lists.flatten()
     return pa.table(columns)
 

@@ -6,7 +6,7 @@ import json
 import math
 import os
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -74,31 +74,16 @@ def pass_size(prepared: PreparedGraphModel, step: Pass, widths: tuple[int, int])
         step: the pass.
         widths: width before and after the pass.
     """
-    graph, network = prepared.graph, prepared.network
+    graph, network, kind = prepared.graph, prepared.network, step.module.aggregator
     into, sources = graph.side_blocks(step.side), graph.side_blocks(step.sources)
+    nodes, edges = sum(block.rows for block in into), sum(block.edges for block in into)
+    needed, parts = sum(block.sources for block in into), sum(block.parts for block in into)
+    counts = (nodes, edges, sum(block.rows for block in sources), needed, parts, len(into), len(sources))
     d, o = widths
-    m = step.module.message_width(d) if step.module.project is not None else d
-    return costs.PassSize(
-        sum(block.rows for block in into),
-        sum(block.edges for block in into),
-        sum(block.rows for block in sources),
-        sum(block.sources for block in into),
-        sum(block.parts for block in into),
-        len(into),
-        len(sources),
-        d,
-        m,
-        o,
-        np.dtype(step.dtype).itemsize,
-        step.projects,
-        step.module.aggregator == "gcn",
-        step.kind == "layer",
-        prepared.pace,
-        graph.weighted,
-        step.module.aggregator == "lstm",
-        network.hosts if network else 0,
-        network.seconds if network else costs.DEFAULT_FETCH_SECONDS,
-    )
+    dims = (d, step.module.message_width(d), o, np.dtype(step.dtype).itemsize)
+    kinds = (step.projects, kind == "gcn", step.kind == "layer")
+    where = (network.hosts, network.seconds) if network else (0, costs.DEFAULT_FETCH_SECONDS)
+    return costs.PassSize(*counts, *dims, *kinds, prepared.pace, graph.weighted, kind == "lstm", *where)
 
 
 def estimate_passes(
@@ -111,8 +96,7 @@ def estimate_passes(
     estimates = []
     d = read_parts(prepared.model.features).shape[1]
     for step in plan_passes(prepared.model, prepared.graph):
-        pooled = d if step.module.project is None else step.module.message_width(d)
-        o = step.width if step.kind == "layer" else pooled
+        o = step.width if step.kind == "layer" else step.module.message_width(d)
         size = pass_size(prepared, step, (d, o))
         estimates.append(_estimate_pass(step, size, rates, cores, plan, prepared=prepared))
         d = o if step.kind == "layer" else d
@@ -134,15 +118,9 @@ def _estimate_pass(
     costs.check_plan(plan, step.module.aggregator, scattered)
     if plan == "auto":
         limit = prepared.network.disk_bytes if prepared.network else None
-        plan = costs.choose_plan(
-            size,
-            rates,
-            cores,
-            item * copies,
-            scattered,
-            mapped_bytes=_mappable_bytes(),
-            disk_bytes=math.inf if limit is None else limit,
-        )
+        disk_bytes, mapped_bytes = math.inf if limit is None else limit, _mappable_bytes()
+        most: dict[str, Any] = {"mapped_bytes": mapped_bytes, "disk_bytes": disk_bytes}
+        plan = costs.choose_plan(size, rates, cores, item * copies, scattered, **most)
     amounts = size.amounts(plan, item * copies)
     seconds = rates.predict(amounts, cores)
     low, high = rates.interval(seconds)
@@ -164,8 +142,9 @@ def fit_rates(store: FileTables) -> costs.Rates:
     """
     rows = store.rows(GRAPH_RUNS, columns=["amounts_json", "seconds", "cores", "started_at"])
     newest = sorted(rows, key=lambda row: row["started_at"], reverse=True)[:MOST_RUNS]
+    amounts = (costs.Amounts(*json.loads(row["amounts_json"])) for row in newest)
     return costs.fit_rates(
-        [(costs.Amounts(*json.loads(row["amounts_json"])), row["seconds"], row["cores"]) for row in newest]
+        [(a, row["seconds"], row["cores"]) for a, row in zip(amounts, newest, strict=True)]
     )
 
 
@@ -191,9 +170,7 @@ def explain_costs(
             f"{name:<22}{one.plan:<6}{one.tasks:>6}{format_bytes(one.moved):>12}{format_bytes(one.memory):>12}"
             f"{more}{one.seconds:>10.2f}{one.low:>9.2f}{one.high:>9.2f}"
         )
-    seconds, low, high = (
-        sum(getattr(one, what) for one in estimates) for what in ("seconds", "low", "high")
-    )
+    seconds, low, high = (sum(getattr(one, n) for one in estimates) for n in ("seconds", "low", "high"))
     hours = " to ".join(f"{value * cores / 3600:.4f}" for value in (low, high))
     lines.append(f"all: {seconds:.2f} s ({low:.2f} to {high:.2f}), {hours} core-hours on {cores} cores")
     basis = f"fitted to {rates.runs} runs of this warehouse" if rates.runs else "built in: no runs here yet"

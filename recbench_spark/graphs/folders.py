@@ -1,13 +1,13 @@
-"""Read and write a graph's description.
+"""Read and write a graph's description, and publish its arrays.
 
-Its arrays are in one object a block (`block_arrays`).
+Arrays are in one object a block (`block_arrays`).
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from recbench_spark.core.hashing import Hashes
 from recbench_spark.graphs.kernels.csr import Csr, Halo
-from recbench_spark.storage.block_arrays import map_part, map_whole
+from recbench_spark.storage.block_arrays import ArrayPart, map_part, map_whole, publish_parts
 from recbench_spark.storage.made_folders import find_folder
 from recbench_spark.storage.objects import read_bytes, write_text
 from recbench_spark.storage.uris import join_uri
@@ -152,10 +152,7 @@ class Graph:
         return Halo(*(map_part(self.place(name), block.number) for name in HALO))
 
     def map_sources(self, block: NodeBlock) -> npt.NDArray[np.uint32]:
-        """Map the dense ids a block needs, in order.
-
-        The result is `need` in the block's halo.
-        """
+        """Map the dense ids a block needs, in order: `need` in its halo."""
         return map_part(self.place(HALO[0]), block.number)
 
     def index(self, side: int) -> npt.NDArray[np.int64]:
@@ -200,3 +197,32 @@ def make_file_place(folder: str, partition: Mapping[str, str], name: str = "part
     directory = "/".join(f"{column}={value}" for column, value in partition.items())
     file = f"{directory}/{name}-{uuid.uuid4()}.parquet"
     return file, join_uri(folder, file)
+
+
+# --------------------------------------------------------------------------------- arrays of tasks
+
+Parts = Mapping[str, ArrayPart]
+"""Parts a task wrote, by array name."""
+
+SEPARATE = (0,)
+"""Shape of an array whose parts are read alone."""
+
+
+def publish_arrays(
+    folder: str, written: Iterable[Parts], arrays: Mapping[str, tuple[tuple[int, ...], Any]]
+) -> None:
+    """Write the part lists of arrays that tasks wrote block by block.
+
+    Each task returned its written parts by array name; the driver holds a few numbers for each.
+
+    Args:
+        folder: the arrays' folder.
+        written: parts from each task.
+        arrays: shape and type by array name; `SEPARATE` for parts that are read alone.
+    """
+    by_name: dict[str, list[ArrayPart]] = {name: [] for name in arrays}
+    for parts in written:
+        for name, part in parts.items():
+            by_name[name].append(part)
+    for name, (shape, dtype) in arrays.items():
+        publish_parts(join_uri(folder, name), by_name[name], shape, dtype)

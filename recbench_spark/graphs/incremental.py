@@ -26,12 +26,11 @@ import numpy.typing as npt
 
 from recbench_spark.graphs.build import NodeFinder
 from recbench_spark.graphs.build_nodes import run_shuffle
-from recbench_spark.graphs.folders import Graph, NodeBlock
+from recbench_spark.graphs.folders import Graph, NodeBlock, Parts, publish_arrays
 from recbench_spark.graphs.kernels.csr import Csr, mark_touched
 from recbench_spark.graphs.kernels.ids import MOST_NODES
 from recbench_spark.graphs.message_passing import Pass, ReusedFiles
 from recbench_spark.graphs.nodes import collect_edges
-from recbench_spark.graphs.part_sets import Parts, publish_arrays
 from recbench_spark.graphs.runner import restore_block
 from recbench_spark.graphs.vectors import list_committed, read_vectors
 from recbench_spark.storage.block_arrays import map_part, map_whole, publish_parts, write_part
@@ -178,12 +177,8 @@ def _mark_changed_inputs(
     now, then = map_part(features, block.number, block.rows), map_whole(before.features)
     fresh[there] = (now[there] != then[old]).any(axis=1)
     lists = np.ones(block.rows, np.bool_)
-    lists[there] = compare_lists(
-        collect_edges(graph, block.first + there),
-        graph.hashes(),
-        collect_edges(before.graph, old),
-        before.graph.hashes(),
-    )
+    tonight = (collect_edges(graph, block.first + there), graph.hashes())
+    lists[there] = compare_lists(*tonight, collect_edges(before.graph, old), before.graph.hashes())
     arrays = {PLACES: old_r, LISTS: lists, _name_touched(0): fresh}
     return {
         name: write_part(join_uri(folder, name), block.number, array, block.first)
@@ -205,21 +200,17 @@ def compare_lists(one: Csr, one_hash: Any, other: Csr, other_hash: Any) -> npt.N
     counts = np.diff(one.indptr)
     differ: npt.NDArray[np.bool_] = counts != np.diff(other.indptr)
     same = np.flatnonzero(~differ & (counts > 0))
+    starts = np.cumsum(counts[same]) - counts[same]
     place_one, place_other = (
-        np.arange(counts[same].sum())
-        + np.repeat(csr.indptr[same] - _find_starts(counts[same]), counts[same])
+        np.arange(counts[same].sum()) + np.repeat(csr.indptr[same] - starts, counts[same])
         for csr in (one, other)
     )
     unequal = one_hash[one.src[place_one]] != other_hash[other.src[place_other]]
     if one.weight is not None and other.weight is not None:
         unequal |= one.weight[place_one] != other.weight[place_other]
     if len(same):
-        differ[same] = np.logical_or.reduceat(unequal, _find_starts(counts[same]))
+        differ[same] = np.logical_or.reduceat(unequal, starts)
     return differ
-
-
-def _find_starts(counts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return np.cumsum(counts) - counts
 
 
 def _spread_changes(
@@ -234,9 +225,8 @@ def _spread_changes(
         flags |= map_part(join_uri(folder, _name_touched(own)), block.number, block.rows)
     before = map_whole(join_uri(folder, _name_touched(sources)))
     touched = mark_touched(graph.csr(block), before, flags)
-    return {
-        _name_touched(p): write_part(join_uri(folder, _name_touched(p)), block.number, touched, block.first)
-    }
+    name = _name_touched(p)
+    return {name: write_part(join_uri(folder, name), block.number, touched, block.first)}
 
 
 class ChangedEdges(NamedTuple):

@@ -10,27 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from recbench_spark.errors import ConfigError, nearest
+from recbench_spark.graphs import incremental, model_families
 from recbench_spark.graphs.drift import measure_drift
 from recbench_spark.graphs.estimates import estimate_passes
 from recbench_spark.graphs.folders import MANIFEST, NIGHT_NOTE, read_graph, read_note
-from recbench_spark.graphs.incremental import (
-    GraphNight,
-    LayerChanges,
-    has_all_vectors,
-    list_reused_files,
-    mark_changes,
-    restore_vectors,
-)
+from recbench_spark.graphs.incremental import GraphNight, LayerChanges
 from recbench_spark.graphs.kernels import costs
 from recbench_spark.graphs.message_passing import ReusedFiles
-from recbench_spark.graphs.model_families import (
-    SAME_MODEL,
-    Note,
-    check_family,
-    has_family,
-    list_differences,
-    list_layers,
-)
+from recbench_spark.graphs.model_families import Note
 from recbench_spark.graphs.model_inputs import MODELS, PreparedGraphModel, model_folder, read_layers
 from recbench_spark.graphs.pipeline import layer_places
 from recbench_spark.graphs.runner import plan_passes
@@ -73,7 +60,7 @@ def check_previous_model(store: FileTables, settings: GraphModel, previous: str)
     """
     note = read_note(model_folder(store, previous))
     if note is not None:
-        check_family(settings, read_layers(settings), note)
+        model_families.check_family(settings, read_layers(settings), note)
 
 
 def _resolve_stored_place(root: str, stored: str) -> str:
@@ -106,7 +93,9 @@ def find_earlier_model(
             return None
         for name in (name for name in names if name.startswith(f"{split_id}-")):
             note = read_note(join_uri(folder, name))
-            if note is not None and has_family(prepared.settings, list_layers(prepared), note):
+            if note is not None and model_families.has_family(
+                prepared.settings, model_families.list_layers(prepared), note
+            ):
                 return str(note["model_id"])
     return None
 
@@ -124,29 +113,27 @@ def plan_refresh(
     """
     before, note = read_model_night(store, previous)
     _check_compatible(prepared, before, note)
-    if not has_all_vectors(before):
+    if not incremental.has_all_vectors(before):
         return prepared, f"previous {previous}: some of its layers are missing, so all nodes are computed"
     engine, steps = store.engine, plan_passes(prepared.model, prepared.graph)
     folder = prepared.model.folder
     with journal.stage("compare", f"compare with {previous}", previous=previous):
-        changes = mark_changes(engine, prepared.graph, steps, before, folder)
+        changes = incremental.mark_changes(engine, prepared.graph, steps, before, folder)
     full, less = _predict_seconds(prepared, changes, rates, engine.cores)
-    counts = ", ".join(
-        f"{step.kind} {step.layer} {one.nodes:,}" for step, one in zip(steps, changes, strict=True)
-    )
+    both = zip(steps, changes, strict=True)
+    counts = ", ".join(f"{step.kind} {step.layer} {one.nodes:,}" for step, one in both)
     message = f"previous {previous}: of {prepared.graph.nodes:,} nodes, affected are {counts}; "
     if less >= full:
         return prepared, f"{message}a full run is cheaper ({full:.2f} s against {less:.2f} s)"
     for k, place in enumerate(before.places, 1):
         kind = "float32" if place.by_side else prepared.model.dtype
-        restore_vectors(engine, before, [place], join_uri(folder, f"before-{k}"), kind)
+        incremental.restore_vectors(engine, before, [place], join_uri(folder, f"before-{k}"), kind)
     reused: dict[tuple[int, str], ReusedFiles] = {
-        (step.layer, step.kind): list_reused_files(folder, p, step) for p, step in enumerate(steps, 1)
+        (step.layer, step.kind): incremental.list_reused_files(folder, p, step)
+        for p, step in enumerate(steps, 1)
     }
-    model = replace(prepared.model, reused=reused)
-    return replace(
-        prepared, model=model
-    ), f"{message}only these are computed ({less:.2f} s against {full:.2f} s)"
+    message += f"only these are computed ({less:.2f} s against {full:.2f} s)"
+    return replace(prepared, model=replace(prepared.model, reused=reused)), message
 
 
 def _check_compatible(prepared: PreparedGraphModel, before: GraphNight, note: Note) -> None:
@@ -154,13 +141,15 @@ def _check_compatible(prepared: PreparedGraphModel, before: GraphNight, note: No
 
     The error names each difference with both values.
     """
-    check_family(prepared.settings, list_layers(prepared), note)
+    model_families.check_family(prepared.settings, model_families.list_layers(prepared), note)
     kinds = [
         {"sides": g.sides, "numeric ids": g.numeric, "graph.seed": g.seed, "weighted": g.weighted}
         for g in (prepared.graph, before.graph)
     ]
-    if differences := list_differences(kinds[0], kinds[1]):
-        raise ConfigError(f"the graph of {note['model_id']} is of another kind: {differences}", SAME_MODEL)
+    if differences := model_families.list_differences(kinds[0], kinds[1]):
+        raise ConfigError(
+            f"the graph of {note['model_id']} is of another kind: {differences}", model_families.SAME_MODEL
+        )
 
 
 def _predict_seconds(
@@ -175,9 +164,8 @@ def _predict_seconds(
         whole = one.size.amounts("R", one.size.item)
         share = part.edges / max(one.size.edges, 1)
         nodes = part.nodes / max(one.size.nodes, 1)
-        changed = whole._replace(
-            read=whole.read * share, flops=whole.flops * nodes, written=2 * whole.written
-        )
+        less_work = {"read": whole.read * share, "flops": whole.flops * nodes}
+        changed = whole._replace(**less_work, written=2 * whole.written)
         full += rates.predict(whole, cores)
         less += rates.predict(changed, cores)
     return full, less
@@ -196,21 +184,16 @@ def report_drift(
     with hold_private_folder(model_folder(store, prepared.model.model_id)) as folder:
         arrays = [join_uri(folder, name) for name in ("now", "then")]
         for array, night in zip(arrays, (now, before), strict=True):
-            restore_vectors(engine, night, night.places[last:], array, "float32")
+            incremental.restore_vectors(engine, night, night.places[last:], array, "float32")
         widths = [read_parts(array).shape[1] for array in arrays]
         if len(set(widths)) > 1:
-            raise ConfigError(
-                f"vectors of {widths[0]} and {widths[1]} dimensions have no cosine",
-                "use vectors of the same length",
-            )
+            message = f"vectors of {widths[0]} and {widths[1]} dimensions have no cosine"
+            raise ConfigError(message, "use vectors of the same length")
         facts = measure_drift(engine, now.graph, arrays[0], before.graph, arrays[1])
     for side, fact, value in facts:
         journal.say(f"{side}: {fact.replace('_', ' ')} {value:.4f}")
     name = prepared.model.model_id
-    detail = f"since {previous}"
-    rows = [
-        {"split_id": name, "part": side, "fact": fact, "value": float(value), "detail": detail}
-        for side, fact, value in facts
-    ]
+    common = {"split_id": name, "detail": f"since {previous}"}
+    rows = [{**common, "part": side, "fact": fact, "value": float(value)} for side, fact, value in facts]
     store.append(rows, MANIFESTS, once=f"drift/{name}/{previous}")
     return facts

@@ -18,10 +18,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recbench_spark.graphs.build import map_texts
-from recbench_spark.graphs.folders import Graph, NodeBlock, make_file_place
+from recbench_spark.graphs.folders import Graph, NodeBlock, Parts, make_file_place, publish_arrays
 from recbench_spark.graphs.kernels.ids import unhash_numbers
 from recbench_spark.graphs.kernels.walks import MostVisited, Walks, find_neighbourhoods, visit_shares
-from recbench_spark.graphs.part_sets import Parts, publish_arrays
 from recbench_spark.storage.block_arrays import has_parts, map_whole, write_part
 from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.delta_files import File
@@ -96,8 +95,8 @@ def _write_adjacency_parts(piece: tuple[NodeBlock, int], graph: Graph) -> Parts:
     """Write a block's part, after `before` edges of other blocks."""
     block, before = piece
     csr = graph.csr(block)
-    offsets: tuple[Any, int] = (csr.indptr[1:] + before, block.first + 1)
-    written = (offsets, (csr.src[: csr.edges], before))
+    ends: Any = csr.indptr[1:] + before
+    written = ((ends, block.first + 1), (csr.src[: csr.edges], before))
     return {
         name: write_part(graph.place(name), block.number, array, first)
         for name, (array, first) in zip(ADJACENCY, written, strict=True)
@@ -137,19 +136,15 @@ def _read_names(graph: Graph, block: NodeBlock, node_r: Any) -> list[str]:
 def make_list_rows(graph: Graph, block: NodeBlock, first: int, most: MostVisited) -> pa.RecordBatch:
     """Return rows for a block's nodes from dense id `first`."""
     n = len(most.distinct)
-    offsets = pa.array(most.indptr.astype(np.int32))
-    lists = (
-        pa.ListArray.from_arrays(offsets, values)
-        for values in (
-            look_up_names(graph, most.node, block.side),
-            pa.array(visit_shares(most)),
-            pa.array(most.visits.astype(np.int32)),
-        )
+    offsets, neighbours = (
+        pa.array(most.indptr.astype(np.int32)),
+        look_up_names(graph, most.node, block.side),
     )
+    values = (neighbours, pa.array(visit_shares(most)), pa.array(most.visits.astype(np.int32)))
     columns = [
         pa.array([graph.sides[block.side]] * n, pa.string()),
         look_up_names(graph, np.arange(first, first + n), block.side),
-        *lists,
+        *(pa.ListArray.from_arrays(offsets, one) for one in values),
         pa.array(most.distinct.astype(np.int32)),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=LISTS)
@@ -200,11 +195,11 @@ def walk_locally(
 def _walk_block(
     block: NodeBlock, graph: Graph, what: Walks, folder: str, partition: Mapping[str, str]
 ) -> NeighbourFile:
-    return write_lists(graph, block, _walk_pieces(graph, block, what), folder, partition)
-
-
-def _walk_pieces(graph: Graph, block: NodeBlock, what: Walks) -> Iterator[tuple[int, MostVisited]]:
     (indptr, src), hashes = map_adjacency(graph), graph.hashes()
-    for first in range(block.first, block.end, NODES_A_PIECE):
-        end = min(first + NODES_A_PIECE, block.end)
-        yield first, find_neighbourhoods(indptr, src, np.ascontiguousarray(hashes[first:end]), first, what)
+
+    def walk() -> Iterator[tuple[int, MostVisited]]:
+        for first in range(block.first, block.end, NODES_A_PIECE):
+            own = np.ascontiguousarray(hashes[first : min(first + NODES_A_PIECE, block.end)])
+            yield first, find_neighbourhoods(indptr, src, own, first, what)
+
+    return write_lists(graph, block, walk(), folder, partition)

@@ -33,14 +33,8 @@ from recbench_spark.graphs.kernels.csr import Csr, select_rows, tile, window
 from recbench_spark.graphs.kernels.dense import Dense, check_finite, store
 from recbench_spark.graphs.kernels.layers import Layer
 from recbench_spark.graphs.vectors import write_embeddings, write_vectors
-from recbench_spark.storage.block_arrays import (
-    ArrayPart,
-    PartMaker,
-    make_part,
-    map_part,
-    map_whole,
-    read_parts,
-)
+from recbench_spark.storage import block_arrays
+from recbench_spark.storage.block_arrays import ArrayPart, PartMaker
 from recbench_spark.storage.delta_files import File
 
 PassPlan = Literal["G", "R", "S"]
@@ -192,39 +186,38 @@ def project_messages(block: NodeBlock, work: PassWork) -> ProjectedBlock:
     Messages no pass needs are zeros.
     """
     step, reused = work.step, work.reused
-    h = map_part(step.h, block.number, block.rows)
+    h = block_arrays.map_part(step.h, block.number, block.rows)
     shape = (block.rows, step.module.message_width(h.shape[1]))
-    with make_part(step.z, block.number, shape, step.dtype, block.first) as maker:
+    with block_arrays.make_part(step.z, block.number, shape, step.dtype, block.first) as maker:
         if reused is None:
             for first in range(0, block.rows, work.batch):
-                maker.append(_project_rows(h[first : first + work.batch], shape[1], step))
+                maker.append(project_rows(step, h[first : first + work.batch]))
             projected = block.rows
         else:
-            wanted = np.flatnonzero(map_part(reused.needed, block.number, block.rows))
+            wanted = np.flatnonzero(block_arrays.map_part(reused.needed, block.number, block.rows))
             out = maker.map_rows()
             for at in range(0, len(wanted), work.batch):
                 nodes = wanted[at : at + work.batch]
-                out[nodes] = _project_rows(h[nodes], shape[1], step)
+                out[nodes] = project_rows(step, h[nodes])
             projected = len(wanted)
     return ProjectedBlock(maker.entry, projected)
 
 
-def _project_rows(h: Any, width: int, step: Pass) -> Any:
-    """Project some nodes to messages, (r, width), as stored."""
-    z = np.empty((len(h), width), step.dtype)
+def project_rows(step: Pass, h: Any) -> Any:
+    """Project some nodes to messages, (r, m), as stored."""
+    z = np.empty((len(h), step.module.message_width(h.shape[1])), step.dtype)
     store(step.module.messages(h), z, f"layer {step.layer}, messages")
     return z
 
 
 def aggregate_replicated(block: NodeBlock, work: PassWork) -> BlockResult:
     """Compute a destination block under plan R."""
-    z, csr = map_whole(work.step.z), work.graph.csr(block)
+    z, csr = block_arrays.map_whole(work.step.z), work.graph.csr(block)
     if work.reused is not None:
-        flags = map_part(work.reused.touched, block.number, block.rows)
+        flags = block_arrays.map_part(work.reused.touched, block.number, block.rows)
         edges, nodes = int(np.diff(csr.indptr)[flags].sum()), int(np.count_nonzero(flags))
-        return _write_result(
-            block, work, _merge_with_reused(block, work, csr, z, work.reused), nodes, edges, received=0
-        )
+        merged = _merge_with_reused(block, work, csr, z, work.reused)
+        return _write_result(block, work, merged, nodes, edges, received=0)
     own = z[block.first : block.end]
     return _aggregate_block(block, work, Sources(csr, z, _source_hashes(work), own), csr.edges, 0)
 
@@ -242,9 +235,9 @@ def _merge_with_reused(
     block: NodeBlock, work: PassWork, csr: Csr, z: Any, reused: ReusedFiles
 ) -> Iterator[tuple[int, Any]]:
     """Yield last night's vectors, with new ones for changed nodes."""
-    flags = map_part(reused.touched, block.number, block.rows)
-    places = map_part(reused.places, block.number, block.rows)
-    before = map_whole(reused.before) if reused.before else None
+    flags = block_arrays.map_part(reused.touched, block.number, block.rows)
+    places = block_arrays.map_part(reused.places, block.number, block.rows)
+    before = block_arrays.map_whole(reused.before) if reused.before else None
     hashes, own_hash = _source_hashes(work), work.graph.block_hashes(block)
     step, h = work.step, _map_own(block, work.step)
     for first in range(0, block.rows, work.batch):
@@ -267,12 +260,11 @@ def _compute_messages(block: NodeBlock, work: PassWork) -> Any:
     """
     step = work.step
     if not step.projects:
-        return map_part(step.z, block.number, block.rows)
-    h = map_part(step.h, block.number, block.rows)
+        return block_arrays.map_part(step.z, block.number, block.rows)
+    h = block_arrays.map_part(step.h, block.number, block.rows)
     z = np.empty((block.rows, step.module.message_width(h.shape[1])), step.dtype)
     for first in range(0, block.rows, work.batch):
-        part = slice(first, first + work.batch)
-        store(step.module.messages(h[part]), z[part], f"layer {step.layer}, messages")
+        z[first : first + work.batch] = project_rows(step, h[first : first + work.batch])
     return z
 
 
@@ -303,7 +295,7 @@ def aggregate_messages(place: int, sent: Iterator[Sent], work: PassWork) -> Iter
     """
     block = work.destinations[place]
     parts = sorted(value for _, value in sent)
-    width = _message_width(work)
+    width = message_width(work.step)
     z = np.frombuffer(b"".join(part[2] for part in parts), work.step.dtype).reshape(-1, width)
     halo, csr = work.graph.halo(block), work.graph.csr(block)
     own = _unpack_own_messages(parts, block, width, work)
@@ -327,9 +319,9 @@ def _unpack_own_messages(
     return np.frombuffer(packed, work.step.dtype).reshape(block.rows, width)
 
 
-def _message_width(work: PassWork) -> int:
-    step = work.step
-    stored = read_parts(step.h if step.projects else step.z).shape[1]
+def message_width(step: Pass) -> int:
+    """Return a message's dimensions, from the arrays it is in or made of."""
+    stored = block_arrays.read_parts(step.h if step.projects else step.z).shape[1]
     return step.module.message_width(stored) if step.projects else int(stored)
 
 
@@ -352,18 +344,18 @@ def aggregate_sums(place: int, sent: Iterator[Sent], work: PassWork) -> Iterator
     Sums are added in block order.
     """
     block, kind = work.destinations[place], work.step.module.aggregator
-    parts, width = sorted(value for _, value in sent), _message_width(work)
+    parts, width = sorted(value for _, value in sent), message_width(work.step)
     acc = np.full((block.rows, width), -np.inf if kind == "max" else 0.0, np.float32)
     for _, packed, sums, _ in parts:
-        rows, values = np.frombuffer(packed, np.uint32), np.frombuffer(sums, np.float32).reshape(-1, width)
+        row_r, values = np.frombuffer(packed, np.uint32), np.frombuffer(sums, np.float32).reshape(-1, width)
         with np.errstate(over="ignore", invalid="ignore"):  # `compute_vectors` reports it
-            acc[rows] = np.maximum(acc[rows], values) if kind == "max" else acc[rows] + values
+            acc[row_r] = np.maximum(acc[row_r], values) if kind == "max" else acc[row_r] + values
     csr = work.graph.csr(block)
     finish_sums(kind, acc, *count_edges(csr), _unpack_own_messages(parts, block, width, work))
     received = sum(len(part[1]) + len(part[2]) + len(part[3]) for part in parts)
-    yield _write_result(
-        block, work, _combine_sums(block, work, acc), block.rows, csr.edges, received=received
-    )
+    pooled = ((block.first + at, acc[at : at + work.batch]) for at in range(0, block.rows, work.batch))
+    rows = _combine_batches(block, work, pooled)
+    yield _write_result(block, work, rows, block.rows, csr.edges, received=received)
 
 
 def _aggregate_block(
@@ -378,14 +370,8 @@ def _aggregate_block(
             n = work.step.module.aggregate(part, sources.z, own, own_hash[first:end], sources.hashes)
             yield block.first + first, n
 
-    return _write_result(
-        block, work, _combine_batches(block, work, rows()), block.rows, edges, received=received
-    )
-
-
-def _combine_sums(block: NodeBlock, work: PassWork, n: Any) -> Iterator[tuple[int, Any]]:
-    chunks = ((block.first + at, n[at : at + work.batch]) for at in range(0, block.rows, work.batch))
-    return _combine_batches(block, work, chunks)
+    combined = _combine_batches(block, work, rows())
+    return _write_result(block, work, combined, block.rows, edges, received=received)
 
 
 def _combine_batches(
@@ -403,7 +389,7 @@ def _map_own(block: NodeBlock, step: Pass) -> Any:
 
     A pool gets None.
     """
-    return map_part(step.h, block.number, block.rows) if step.kind == "layer" else None
+    return block_arrays.map_part(step.h, block.number, block.rows) if step.kind == "layer" else None
 
 
 def compute_vectors(step: Pass, own: Any, n: Any) -> Any:
@@ -437,25 +423,17 @@ def _write_result(
     _freeze_garbage()
     step = work.step
     if step.out is None:
-        file, part = _write_file(block, work, _store_rows(rows, step, None, _is_float(step))), None
-        return BlockResult(block.number, nodes, edges, received, file, part)
+        file = _write_file(block, work, _store_rows(rows, step, None))
+        return BlockResult(block.number, nodes, edges, received, file, None)
     shape = (block.rows, output_width(step))
-    with make_part(step.out, block.number, shape, step.dtype, block.first) as maker:
-        file = _write_file(block, work, _store_rows(rows, step, maker, _is_float(step)))
+    with block_arrays.make_part(step.out, block.number, shape, step.dtype, block.first) as maker:
+        file = _write_file(block, work, _store_rows(rows, step, maker))
     return BlockResult(block.number, nodes, edges, received, file, maker.entry)
 
 
 def output_width(step: Pass) -> int:
     """Return the dimensions of a pass's new vectors."""
-    if step.kind == "layer":
-        return step.width
-    stored = read_parts(step.h).shape[1]
-    return step.module.message_width(stored) if step.projects else int(stored)
-
-
-def _is_float(step: Pass) -> bool:
-    """Tell whether a pass's table holds float32 numbers."""
-    return step.target is not None and step.target.kind == "embeddings"
+    return step.width if step.kind == "layer" else message_width(step)
 
 
 def _write_file(block: NodeBlock, work: PassWork, rows: Iterator[tuple[int, Any]]) -> File | None:
@@ -485,9 +463,10 @@ def _freeze_garbage() -> None:
 
 
 def _store_rows(
-    rows: Iterator[tuple[int, Any]], step: Pass, maker: PartMaker | None, as_float: bool
+    rows: Iterator[tuple[int, Any]], step: Pass, maker: PartMaker | None
 ) -> Iterator[tuple[int, Any]]:
-    """Yield rows as stored, and append them to the block."""
+    """Yield rows as the table holds them, and append them to the block."""
+    as_float = step.target is not None and step.target.kind == "embeddings"
     for first, vectors in rows:
         if as_float and maker is None:
             yield first, np.ascontiguousarray(check_finite(vectors, f"layer {step.layer}"))

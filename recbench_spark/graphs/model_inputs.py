@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -90,20 +89,16 @@ def prepare_model(store: FileTables, settings: GraphModel, journal: Journal) -> 
     model_id = make_model_id(settings, graph.graph_id, features_id, weighted.weights_id)
     for table in (GRAPH_VECTORS, EMBEDDINGS):
         store.create(table)
-    model = Model(
-        model_id,
-        weighted.layers,
-        weighted.output_layers,
-        settings.mode,
-        settings.wire,
-        place,
-        model_folder(store, model_id),
-        store.location("graph_vectors"),
-        store.location("embeddings") if settings.output == "embeddings" else None,
-        settings.batch,
-        settings.groups,
-    )
-    return _measure_costs(store.engine, PreparedGraphModel(settings, graph, model, checks))
+    layers = (weighted.layers, weighted.output_layers, settings.mode, settings.wire)
+    vectors, embeddings = (store.location(table.name) for table in (GRAPH_VECTORS, EMBEDDINGS))
+    places = (place, model_folder(store, model_id), vectors)
+    output = embeddings if settings.output == "embeddings" else None
+    model = Model(model_id, *layers, *places, output, settings.batch, settings.groups)
+    # A small graph or an existing model is not measured.
+    measured = graph.edges >= PROBE_MIN_EDGES and read_note(model.folder) is None
+    network = describe_network(store.engine, place, measured) if is_remote(place) else None
+    pace = measure_read_throughput(store.engine, graph, place) if measured else costs.DEFAULT_READ_SECONDS
+    return PreparedGraphModel(settings, graph, model, checks, pace, network)
 
 
 def ensure_checked_graph(
@@ -116,18 +111,13 @@ def ensure_checked_graph(
     Raises:
         DataError: features are missing or cannot be used; no edge is stored then.
     """
-    check = None if settings.features.path is None else partial(_check_nodes, store.engine, settings)
-    return ensure_graph(store, settings.graph, blocks, journal, check=check)
 
+    def check(graph: Graph) -> None:
+        table = _open_feature_table(settings, graph)
+        first.check_table(store.engine, graph, *table, missing=settings.features.missing)
 
-def _check_nodes(engine: Engine, settings: GraphModel, graph: Graph) -> None:
-    """Check the feature table against a graph's nodes.
-
-    Errors are those of `features.check_table`.
-    """
-    rows, side, dims = _open_feature_table(settings, graph)
-    missing = settings.features.missing
-    first.check_table(engine, graph, rows, side, dims, missing=missing)
+    has_table = settings.features.path is not None
+    return ensure_graph(store, settings.graph, blocks, journal, check=check if has_table else None)
 
 
 def _open_feature_table(settings: GraphModel, graph: Graph) -> tuple[RowSource, int, int]:
@@ -146,18 +136,6 @@ def _open_feature_table(settings: GraphModel, graph: Graph) -> tuple[RowSource, 
 def model_folder(store: FileTables, model_id: str) -> str:
     """Return the folder for a model's files."""
     return join_uri(files_folder(store), MODELS, model_id)
-
-
-def _measure_costs(engine: Engine, prepared: PreparedGraphModel) -> PreparedGraphModel:
-    """Measure how fast features are fetched and read.
-
-    A small graph or an existing model is not measured.
-    """
-    graph, features = prepared.graph, prepared.model.features
-    measured = graph.edges >= PROBE_MIN_EDGES and read_note(prepared.model.folder) is None
-    network = describe_network(engine, features, measured) if is_remote(features) else None
-    pace = measure_read_throughput(engine, graph, features) if measured else prepared.pace
-    return replace(prepared, pace=pace, network=network)
 
 
 def make_model_id(settings: GraphModel, graph_id: str, features_id: str, weights_id: str) -> str:
@@ -358,5 +336,5 @@ def _fill_features(engine: Engine, settings: GraphModel, graph: Graph, place: st
         dims = features.dims if features.kind == "hashed" else 1
         first.fill_generated(engine, graph, features.kind, dims, settings.seed, **more)
         return {}
-    rows, side, dims = _open_feature_table(settings, graph)
-    return first.fill_from_table(engine, graph, rows, side, dims, missing=features.missing, **more)
+    table = _open_feature_table(settings, graph)
+    return first.fill_from_table(engine, graph, *table, missing=features.missing, **more)

@@ -67,18 +67,15 @@ def describe_network(engine: Engine, features: str, measured: bool) -> NetworkCo
     """
     text, limit = engine.read_setting(SETTING), _read_limit(engine)
     if text is not None:
-        return NetworkCosts(engine.count_hosts(), 1 / _parse_speed(text), "set", limit)
+        if not text.isdigit() or not int(text):
+            message = f"{SETTING}={text} is no number of bytes a second"
+            raise ConfigError(message, f"--conf {SETTING}=500000000")
+        return NetworkCosts(engine.count_hosts(), 1 / int(text), "set", limit)
     seconds = measure_network(engine, features) if measured else None
     hosts = engine.count_hosts()  # the probe has started executors
     if seconds is None:
         return NetworkCosts(hosts, costs.DEFAULT_FETCH_SECONDS, "assumed", limit)
     return NetworkCosts(hosts, seconds, "measured", limit)
-
-
-def _parse_speed(text: str) -> int:
-    if not text.isdigit() or not int(text):
-        raise ConfigError(f"{SETTING}={text} is no number of bytes a second", f"--conf {SETTING}=500000000")
-    return int(text)
 
 
 def _read_limit(engine: Engine) -> int | None:

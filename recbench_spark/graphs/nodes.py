@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.graphs.folders import Graph
-from recbench_spark.graphs.kernels.csr import Csr, select_rows
+from recbench_spark.graphs.kernels.csr import Csr, count_offsets, select_rows
 from recbench_spark.graphs.kernels.dense import check_finite, store
 from recbench_spark.graphs.kernels.simd import PREFETCH_EDGES
-from recbench_spark.graphs.message_passing import Pass, compute_vectors
+from recbench_spark.graphs.message_passing import Pass, compute_vectors, project_rows
 from recbench_spark.graphs.runner import Model, plan_passes
 from recbench_spark.storage.block_arrays import map_whole
 
@@ -29,8 +29,8 @@ def collect_edges(graph: Graph, node_r: Nodes) -> Csr:
 
     Sources are dense ids.
     """
-    firsts = np.array([block.first for block in graph.blocks if block.rows])
     blocks = [block for block in graph.blocks if block.rows]
+    firsts = np.array([block.first for block in blocks])
     which = np.searchsorted(firsts, node_r, side="right") - 1
     counts = np.zeros(len(node_r), np.int64)
     parts: list[tuple[Nodes, Csr]] = []
@@ -39,7 +39,7 @@ def collect_edges(graph: Graph, node_r: Nodes) -> Csr:
         part = select_rows(graph.csr(blocks[number]), node_r[places] - firsts[number])
         counts[places] = np.diff(part.indptr)
         parts.append((places, part))
-    indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    indptr = count_offsets(counts)
     src = np.zeros(indptr[-1] + PREFETCH_EDGES, np.uint32)
     weight = np.zeros(indptr[-1], np.float32) if graph.weighted else None
     for places, part in parts:
@@ -80,7 +80,7 @@ def _compute_vectors(graph: Graph, steps: list[Pass], step: Pass, node_r: Nodes)
     read = _make_reader(graph, steps, step)
     gcn = step.module.aggregator == "gcn"
     wanted = np.union1d(need, node_r) if gcn else need
-    z = _compute_messages(step, read, wanted)
+    z = project_rows(step, read(step.h, wanted)) if step.projects else read(step.z, wanted)
     own = z[np.searchsorted(wanted, node_r)] if gcn else None
     hashes = graph.hashes()
     sources = z[np.searchsorted(wanted, need)]
@@ -88,15 +88,6 @@ def _compute_vectors(graph: Graph, steps: list[Pass], step: Pass, node_r: Nodes)
     n = step.module.aggregate(edges, sources, own, hashes[node_r], hashes[need])
     vectors: Vectors = compute_vectors(step, read(step.h, node_r) if step.kind == "layer" else None, n)
     return vectors
-
-
-def _compute_messages(step: Pass, read: Callable[[str, Nodes], Vectors], node_r: Nodes) -> Vectors:
-    if not step.projects:
-        return read(step.z, node_r)
-    h = read(step.h, node_r)
-    z = np.empty((len(h), step.module.message_width(h.shape[1])), step.dtype)
-    store(step.module.messages(h), z, f"layer {step.layer}, messages")
-    return z
 
 
 def _make_reader(graph: Graph, steps: list[Pass], step: Pass) -> Callable[[str, Nodes], Vectors]:

@@ -7,7 +7,7 @@ A note is left for the next night. The tables are `graph_vectors`, `embeddings`,
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -24,17 +24,9 @@ from recbench_spark.graphs.runner import LayerRun, has_result, run_model
 from recbench_spark.graphs.stored_graphs import files_folder, write_graph_checks
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import GRAPH_RUNS
+from recbench_spark.storage import objects
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.made_folders import make_folder
-from recbench_spark.storage.objects import (
-    list_folders,
-    list_objects,
-    measure_files,
-    refresh_time,
-    remove_object,
-    remove_objects,
-    write_text,
-)
 from recbench_spark.storage.uris import is_remote, join_uri, relative_place
 
 
@@ -57,7 +49,7 @@ def open_model_work(
             yield prepared
             return
         yield replace(prepared, model=replace(prepared.model, folder=work.work))
-        if measure_files([join_uri(work.work, NIGHT_NOTE)]) != [None]:
+        if objects.measure_files([join_uri(work.work, NIGHT_NOTE)]) != [None]:
             work.publish()
 
 
@@ -68,20 +60,21 @@ def embed(store: FileTables, prepared: PreparedGraphModel, journal: Journal) -> 
     """
     engine = store.engine
     cores, rates = engine.cores, fit_rates(store)
-    planned = {
-        _pass_key(one.step): one for one in estimate_passes(prepared, rates, cores, prepared.settings.plan)
-    }
+    every = estimate_passes(prepared, rates, cores, prepared.settings.plan)
+    planned: PassEstimates = {(one.step.layer, one.step.kind): one for one in every}
     write_graph_checks(store, prepared.model.model_id, prepared.checks)
-    report, record = (
-        partial(_report_pass, journal, planned),
-        partial(_record_pass, store, prepared, planned, cores),
-    )
-    runs = run_model(engine, prepared.graph, prepared.model, _plan_chooser(planned), report, record=record)
+
+    def choose(step: Pass) -> PassPlan:
+        return planned[step.layer, step.kind].plan
+
+    report = partial(_report_pass, journal, planned)
+    record = partial(_record_pass, store, prepared, planned, cores)
+    runs = run_model(engine, prepared.graph, prepared.model, choose, report, record=record)
     folder = prepared.model.folder
     if not is_remote(folder) or read_note(folder) is None:  # what is published on object storage stays
         _write_note(store, prepared)
     else:
-        refresh_time(join_uri(folder, NIGHT_NOTE))
+        objects.refresh_time(join_uri(folder, NIGHT_NOTE))
     if not runs:
         journal.say(f"model {prepared.model.model_id}: already made")
     return runs
@@ -123,7 +116,7 @@ def _write_note(store: FileTables, prepared: PreparedGraphModel) -> None:
         "output": prepared.settings.output,
         "settings": list_settings(prepared.settings, weighted),
     }
-    write_text(join_uri(folder, NIGHT_NOTE), json.dumps(note))
+    objects.write_text(join_uri(folder, NIGHT_NOTE), json.dumps(note))
 
 
 def _remove_layers(folder: str) -> None:
@@ -131,10 +124,12 @@ def _remove_layers(folder: str) -> None:
 
     Older versions left a file for each; these are removed too.
     """
-    for name in list_folders(folder):
-        remove_objects(join_uri(folder, name))
-    for name in [name for name in list_objects(folder) if name.endswith(".npy") and "/" not in name]:
-        remove_object(join_uri(folder, name))
+    for name in objects.list_folders(folder):
+        objects.remove_objects(join_uri(folder, name))
+    for name in [
+        name for name in objects.list_objects(folder) if name.endswith(".npy") and "/" not in name
+    ]:
+        objects.remove_object(join_uri(folder, name))
 
 
 def layer_places(store: FileTables, graph: Graph, note: Mapping[str, Any]) -> tuple[LayerFiles, ...]:
@@ -154,14 +149,6 @@ def layer_places(store: FileTables, graph: Graph, note: Mapping[str, Any]) -> tu
             partition = {**name, "layer": str(k)}
             places.append(LayerFiles(store.location("graph_vectors"), partition, sides, False))
     return tuple(places)
-
-
-def _plan_chooser(planned: PassEstimates) -> Callable[[Pass], PassPlan]:
-    return lambda step: planned[_pass_key(step)].plan
-
-
-def _pass_key(step: Pass) -> tuple[int, str]:
-    return step.layer, step.kind
 
 
 def _report_pass(journal: Journal, planned: PassEstimates, run: LayerRun) -> None:
@@ -186,20 +173,14 @@ def _run_row(
     counted = [*(amount * share for amount in amounts[:-2]), amounts.passes]
     if one.size.hosts:
         counted.append(amounts.fetched * share)
-    return {
+    names = ("layer", "aggregator", "plan", "nodes", "edges", "width", "seconds")
+    return {name: getattr(run, name) for name in names} | {
         "model_id": prepared.model.model_id,
         "graph_id": prepared.graph.graph_id,
         "model": prepared.settings.name,
-        "layer": run.layer,
-        "aggregator": run.aggregator,
-        "plan": run.plan,
-        "nodes": run.nodes,
-        "edges": run.edges,
-        "width": run.width,
         "vectors_projected": run.projected,
         "bytes_shuffled": run.shuffled,
         "predicted_bytes": int(one.moved * share),
-        "seconds": run.seconds,
         "predicted_seconds": one.seconds * share,
         "amounts_json": json.dumps(counted),
         "cores": cores,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from recbench_spark.graphs.folders import Graph, NodeBlock
+from recbench_spark.graphs.folders import Graph
 from recbench_spark.graphs.kernels import costs
 from recbench_spark.graphs.kernels.aggregate import sum_sources as pooled_part
 from recbench_spark.graphs.kernels.csr import Csr, window
@@ -119,11 +119,10 @@ def _make_windows(graph: Graph, number: int, tasks: int) -> Iterator[Csr]:
         longer = [block for block in blocks if first < block.rows]
         if not longer:
             return
-        yield from filter(_has_edges, (_make_window(graph, block, first) for block in longer))
-
-
-def _make_window(graph: Graph, block: NodeBlock, first: int) -> Csr:
-    return window(graph.csr(block), first, min(first + WINDOW_ROWS, block.rows))
+        for block in longer:
+            part = window(graph.csr(block), first, min(first + WINDOW_ROWS, block.rows))
+            if part.edges:
+                yield part
 
 
 def _copy_to_memory(part: Csr) -> Csr:
@@ -133,7 +132,3 @@ def _copy_to_memory(part: Csr) -> Csr:
     """
     weight = None if part.weight is None else np.array(part.weight)
     return Csr(np.array(part.indptr), np.array(part.src), weight)
-
-
-def _has_edges(part: Csr) -> bool:
-    return part.edges > 0

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -20,7 +20,7 @@ import numpy as np
 
 from recbench_spark.engine.pipes import collect_some
 from recbench_spark.errors import ConfigError, StoreError
-from recbench_spark.graphs.folders import HALO, Graph, NodeBlock
+from recbench_spark.graphs.folders import HALO, SEPARATE, Graph, NodeBlock, Parts, publish_arrays
 from recbench_spark.graphs.kernels.csr import build_halo
 from recbench_spark.graphs.kernels.dense import Dense
 from recbench_spark.graphs.kernels.forms import SCATTERABLE
@@ -35,12 +35,12 @@ from recbench_spark.graphs.message_passing import (
     aggregate_messages,
     aggregate_replicated,
     aggregate_sums,
+    message_width,
     output_width,
     project_messages,
     send_messages,
     send_sums,
 )
-from recbench_spark.graphs.part_sets import SEPARATE, Parts, publish_arrays
 from recbench_spark.graphs.vectors import (
     check_file,
     group_blocks,
@@ -48,16 +48,8 @@ from recbench_spark.graphs.vectors import (
     number_files,
     read_vectors,
 )
-from recbench_spark.storage import delta_files
-from recbench_spark.storage.block_arrays import (
-    ArrayPart,
-    has_parts,
-    is_whole,
-    make_part,
-    publish_parts,
-    read_parts,
-    write_part,
-)
+from recbench_spark.storage import block_arrays, delta_files
+from recbench_spark.storage.block_arrays import ArrayPart
 from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.retries import commit_files
 
@@ -131,7 +123,9 @@ def plan_passes(model: Model, graph: Graph) -> list[Pass]:
     passes: list[Pass] = []
     h, last = model.features, len(model.layers)
     for k, layer in enumerate(model.layers, 1):
-        width = layer.message_width(read_parts(h).shape[1] if k == 1 else model.layers[k - 2].width)
+        width = layer.message_width(
+            block_arrays.read_parts(h).shape[1] if k == 1 else model.layers[k - 2].width
+        )
         projects = layer.project is not None
         z = f"{model.folder}/messages-{k}-{width}" if projects else h
         bipartite = model.mode == "bipartite"
@@ -147,31 +141,10 @@ def plan_passes(model: Model, graph: Graph) -> list[Pass]:
             passes.append(base)
         h = out or h
     if model.mode == "bipartite":
-        last_width = len(model.output_layers[-1].bias) if model.output_layers else model.layers[-1].width
-        assert last_width
         target = _choose_target(model, last + (model.embeddings is None))
-        passes.append(
-            Pass(
-                last + 1,
-                "pool",
-                0,
-                1,
-                _make_pooling_layer(model),
-                False,
-                h,
-                h,
-                model.dtype,
-                (),
-                None,
-                target,
-            )
-        )
+        pooling = replace(model.layers[-1], project=None)  # second-side vectors into first-side ones
+        passes.append(Pass(last + 1, "pool", 0, 1, pooling, False, h, h, model.dtype, target=target))
     return passes
-
-
-def _make_pooling_layer(model: Model) -> Layer:
-    """Make the layer that pools second-side vectors into first-side ones."""
-    return replace(model.layers[-1], project=None)
 
 
 def _choose_target(model: Model, layer: int) -> Target:
@@ -229,10 +202,11 @@ def run_model(
         return done
     steps = [find_pending(graph, step) for step in plan_passes(model, graph)]
     for number, todo in enumerate(steps):
-        needed = any(_has_work(later) for later in steps[number:])
-        if not needed:
+        later = steps[number + 1 :]
+        if not any(map(_has_work, (todo, *later))):
             break
-        if todo.step.target is None and not _is_needed(steps, number):
+        is_read = any(one.step.z == todo.step.out and one.blocks for one in later)
+        if todo.step.target is None and not is_read:
             continue
         if not todo.blocks:
             _publish_output(graph, todo.step, _restore_blocks(engine, graph, todo))
@@ -245,8 +219,12 @@ def run_model(
 
 def has_result(graph: Graph, model: Model) -> bool:
     """Tell whether the table holds a model's whole result."""
-    last = [step for step in plan_passes(model, graph) if step.layer >= len(model.layers)]
-    return not any(_has_work(find_pending(graph, step)) for step in last)
+    return not any(map(_has_work, _find_results(graph, model)))
+
+
+def _find_results(graph: Graph, model: Model) -> Iterator[Pending]:
+    last = (step for step in plan_passes(model, graph) if step.layer >= len(model.layers))
+    return (find_pending(graph, step) for step in last)
 
 
 def check_result(engine: Engine, graph: Graph, model: Model) -> None:
@@ -257,19 +235,13 @@ def check_result(engine: Engine, graph: Graph, model: Model) -> None:
     Raises:
         StoreError: a file is missing or damaged; the message names it.
     """
-    last = [step for step in plan_passes(model, graph) if step.layer >= len(model.layers)]
-    files = {number: file for step in last for number, file in find_pending(graph, step).files.items()}
+    files = {number: file for todo in _find_results(graph, model) for number, file in todo.files.items()}
     stored = [(block, files[block.number]) for block in graph.blocks if block.number in files]
     engine.parallelize(stored, max(1, len(stored))).foreach(check_file)
 
 
 def _has_work(todo: Pending) -> bool:
     return bool(todo.blocks) and todo.step.target is not None
-
-
-def _is_needed(steps: Sequence[Pending], number: int) -> bool:
-    """Tell whether later work reads a pass without a table."""
-    return any(later.step.z == steps[number].step.out and later.blocks for later in steps[number + 1 :])
 
 
 def _restore_blocks(engine: Engine, graph: Graph, todo: Pending) -> list[ArrayPart]:
@@ -292,7 +264,7 @@ def restore_block(stored: tuple[NodeBlock, str], place: str, width: int, dtype: 
         dtype: number type.
     """
     block, file = stored
-    with make_part(place, block.number, (block.rows, width), dtype, block.first) as maker:
+    with block_arrays.make_part(place, block.number, (block.rows, width), dtype, block.first) as maker:
         for _, vectors in read_vectors(file, block):
             maker.append(vectors.astype(dtype, copy=False))
     return maker.entry
@@ -300,7 +272,7 @@ def restore_block(stored: tuple[NodeBlock, str], place: str, width: int, dtype: 
 
 def _publish_output(graph: Graph, step: Pass, parts: Iterable[ArrayPart]) -> None:
     if step.out is not None:
-        publish_parts(step.out, parts, (graph.nodes, output_width(step)), step.dtype)
+        block_arrays.publish_parts(step.out, parts, (graph.nodes, output_width(step)), step.dtype)
 
 
 def _run_recorded_pass(
@@ -314,42 +286,21 @@ def _run_recorded_pass(
 ) -> LayerRun:
     """Run a pass, recorded before its last group is committed."""
     restored = _restore_blocks(engine, graph, todo)
-    summarise = partial(_summarise_pass, todo.step, plan, time.time(), time.monotonic())
+    step, started, begun = todo.step, time.time(), time.monotonic()
+
+    def summarise(results: list[BlockResult], projected: int) -> LayerRun:
+        nodes, edges, received = (
+            sum(getattr(one, name) for one in results) for name in ("nodes", "edges", "received")
+        )
+        counts = (nodes, edges, message_width(step), projected, received)
+        seconds = time.monotonic() - begun
+        return LayerRun(step.layer, step.kind, step.module.aggregator, plan, *counts, seconds, started)
 
     def record_early(results: list[BlockResult], projected: int) -> None:
-        record(summarise(results, projected=projected))
+        record(summarise(results, projected))
 
-    results, projected = run_pass(
-        engine,
-        graph,
-        todo.step,
-        todo.blocks,
-        plan,
-        model=model,
-        restored=restored,
-        before_last=record_early,
-    )
-    return summarise(results, projected=projected)
-
-
-def _summarise_pass(
-    step: Pass, plan: str, started: float, begun: float, results: list[BlockResult], *, projected: int
-) -> LayerRun:
-    """Summarise a pass; `started` is wall time, `begun` monotonic."""
-    width = read_parts(step.h if step.projects else step.z).shape[1]
-    return LayerRun(
-        step.layer,
-        step.kind,
-        step.module.aggregator,
-        plan,
-        sum(result.nodes for result in results),
-        sum(result.edges for result in results),
-        step.module.message_width(width) if step.projects else int(width),
-        projected,
-        sum(result.received for result in results),
-        time.monotonic() - begun,
-        started,
-    )
+    more: dict[str, Any] = {"model": model, "restored": restored, "before_last": record_early}
+    return summarise(*run_pass(engine, graph, step, todo.blocks, plan, **more))
 
 
 def run_pass(
@@ -410,8 +361,8 @@ def _prepare_tasks(
             run_project = partial(project_messages, work=replace(work, destinations=()))
             blocks = engine.parallelize(from_blocks, len(from_blocks)).map(run_project).collect()
             projected = sum(block.nodes for block in blocks)
-            width = step.module.message_width(read_parts(step.h).shape[1])
-            publish_parts(step.z, (block.part for block in blocks), (graph.nodes, width), step.dtype)
+            shape = (graph.nodes, message_width(step))
+            block_arrays.publish_parts(step.z, (block.part for block in blocks), shape, step.dtype)
         task = partial(aggregate_replicated, work=replace(work, destinations=()))
         return lambda group: engine.parallelize(group, len(group)).map(task).collect(), projected
     if plan == "G":
@@ -421,7 +372,13 @@ def _prepare_tasks(
     shuffled = sent.partitionBy(len(work.destinations), int)
     if hasattr(shuffled, "hold"):  # Spark keeps RDDs' files itself
         shuffled = stack.enter_context(shuffled.hold())
-    return partial(_run_group, shuffled, partial(receive, work=work), work.destinations), projected
+
+    def run_group(group: tuple[NodeBlock, ...]) -> list[BlockResult]:
+        """Aggregate a block group; the runner keeps what was sent."""
+        places = [work.destinations.index(block) for block in group]
+        return collect_some(shuffled.mapPartitionsWithIndex(partial(receive, work=work)), places)
+
+    return run_group, projected
 
 
 def make_halos(engine: Engine, graph: Graph) -> None:
@@ -431,7 +388,7 @@ def make_halos(engine: Engine, graph: Graph) -> None:
     digests, and written again where they are damaged.
     """
     blocks = engine.parallelize(graph.blocks, len(graph.blocks))
-    there = all(has_parts(graph.place(name)) for name in HALO)
+    there = all(block_arrays.has_parts(graph.place(name)) for name in HALO)
     if there and all(blocks.map(partial(_has_whole_halo, graph=graph)).collect()):
         return
     written = blocks.map(partial(_make_halo, graph=graph)).collect()
@@ -439,23 +396,12 @@ def make_halos(engine: Engine, graph: Graph) -> None:
 
 
 def _has_whole_halo(block: NodeBlock, graph: Graph) -> bool:
-    return all(is_whole(graph.place(name), block.number) for name in HALO)
+    return all(block_arrays.is_whole(graph.place(name), block.number) for name in HALO)
 
 
 def _make_halo(block: NodeBlock, graph: Graph) -> Parts:
     halo = build_halo(graph.csr(block))._asdict()
-    return {name: write_part(graph.place(name), block.number, halo[name]) for name in HALO}
-
-
-def _run_group(
-    shuffled: Any,
-    receive: Callable[[int, Iterable[Any]], Iterable[BlockResult]],
-    destinations: tuple[NodeBlock, ...],
-    group: tuple[NodeBlock, ...],
-) -> list[BlockResult]:
-    """Aggregate a block group; the runner keeps what was sent."""
-    places = [destinations.index(block) for block in group]
-    return collect_some(shuffled.mapPartitionsWithIndex(receive), places)
+    return {name: block_arrays.write_part(graph.place(name), block.number, halo[name]) for name in HALO}
 
 
 def _commit_group(
@@ -465,6 +411,9 @@ def _commit_group(
 
     Blocks that another run has committed, in groups of any size, are left out. Two runs that commit to
     one partition at the same time cannot both succeed: the slower one looks again.
+
+    Raises:
+        StoreError: another run's commit of these blocks was deleted since.
     """
     files = [result.file for result in done if result.file is not None]
     partition = target.block_partition(graph, group[0])
@@ -473,8 +422,14 @@ def _commit_group(
     digest = hashlib.sha256(f"{len(graph.blocks)}:{numbers}".encode()).hexdigest()[:16]
     name = "/".join([*partition.values(), digest])
     select = partial(_leave_out_committed, partition=partition, blocks=len(graph.blocks))
-    if not commit_files(target.folder, files, partition, name, select):
-        _check_committed(graph, target, group, partition)
+    if commit_files(target.folder, files, partition, name, select):
+        return
+    there = list_committed(target.folder, partition, len(graph.blocks))
+    if not {block.number for block in group} <= there.keys():
+        raise StoreError(
+            f"blocks of {dict(partition)} were committed before and have been deleted since",
+            "Delta would take them for a repetition: use another seed of the model, or another warehouse",
+        )
 
 
 def _leave_out_committed(
@@ -485,15 +440,3 @@ def _leave_out_committed(
     new = number_files([file.path for file in files], partition, blocks)
     wanted = {path for number, path in new.items() if number not in present}
     return [file for file in files if file.path in wanted]
-
-
-def _check_committed(
-    graph: Graph, target: Target, group: tuple[NodeBlock, ...], partition: Mapping[str, str]
-) -> None:
-    """Check that another run's group is committed and not deleted."""
-    there = list_committed(target.folder, partition, len(graph.blocks))
-    if not {block.number for block in group} <= there.keys():
-        raise StoreError(
-            f"blocks of {dict(partition)} were committed before and have been deleted since",
-            "Delta would take them for a repetition: use another seed of the model, or another warehouse",
-        )

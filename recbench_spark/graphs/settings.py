@@ -145,16 +145,8 @@ class LayerSettings(Strict):
 
     def layer_form(self) -> LayerForm:
         """Return the settings as the kernels take them."""
-        return LayerForm(
-            self.form,
-            self.aggregator,
-            self.width,
-            self.hidden or self.width,
-            self.join,
-            self.activation == "relu",
-            self.normalise,
-            self.neighbours,
-        )
+        how = (self.join, self.activation == "relu", self.normalise, self.neighbours)
+        return LayerForm(self.form, self.aggregator, self.width, self.hidden or self.width, *how)
 
 
 class GraphLayers(Strict):

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from recbench_spark import schemas
 from recbench_spark.config import digest
 from recbench_spark.core import revisions
 from recbench_spark.core.inputs import pin_inputs, require_unchanged
@@ -19,28 +20,13 @@ from recbench_spark.graphs.edges import RowSource
 from recbench_spark.graphs.folders import FOLDER, MANIFEST, Graph, read_graph
 from recbench_spark.graphs.settings import GraphSource
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.schemas import (
-    CHECKS,
-    GRAPH_NODES,
-    GRAPHS,
-    NEIGHBOURHOODS,
-    SPLITS,
-    TABLES,
-)
 from recbench_spark.sources.opened_logs import choose_identity
+from recbench_spark.storage import seals
 from recbench_spark.storage.blocks import Engine
 from recbench_spark.storage.delta_tables import open_table
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.made_folders import explain_missing_folder, find_folder, make_folder
 from recbench_spark.storage.objects import list_folders, refresh_time, remove_objects
-from recbench_spark.storage.seals import (
-    Entry,
-    find_file_damage,
-    list_files,
-    read_seal,
-    seal_entry,
-    write_entries,
-)
 from recbench_spark.storage.uris import absolute_place, join_uri
 
 THIRD_COLUMN = "column_2"
@@ -75,7 +61,7 @@ def split_source(store: FileTables, split_id: str, **more: Any) -> GraphSource:
     Raises:
         ConfigError: there is no such split.
     """
-    store.create(SPLITS)
+    store.create(schemas.SPLITS)
     known = {part["split_id"] for part in open_table(store.location("splits")).partitions()}
     if split_id not in known:
         raise ConfigError(f"no split {split_id} in {store.root}", nearest(split_id, known))
@@ -97,13 +83,12 @@ def identify_graph(store: FileTables, source: GraphSource) -> tuple[str, str]:
     """
     edges = ",".join(f"{name}={value}" for name, value in sorted(source.partitions.items()))
     # In the warehouse's tables a partition is named by a hash of all inputs of its rows.
-    if not edges or source.edges not in map(store.location, TABLES):
+    if not edges or source.edges not in map(store.location, schemas.TABLES):
         edges = " of ".join(filter(None, [edges, choose_identity(store)(absolute_place(source.edges))]))
     nodes = {side: choose_identity(store)(path) for side, path in source.nodes.items()}
     settings = source.model_dump(exclude={"edges", "nodes"})
-    return prefix_split_id(
-        source, digest("graph", settings, edges, nodes, revisions.select_revisions("graphs"))
-    ), edges
+    name = digest("graph", settings, edges, nodes, revisions.select_revisions("graphs"))
+    return prefix_split_id(source, name), edges
 
 
 def prefix_split_id(source: GraphSource, name: str) -> str:
@@ -114,14 +99,6 @@ def prefix_split_id(source: GraphSource, name: str) -> str:
     walked = source.partitions.get("neighbourhood_id", "").rpartition("-")[0]
     split_id = source.partitions.get("split_id") or walked
     return f"{split_id}-{name}" if split_id else name
-
-
-def graph_folder(store: FileTables, graph_id: str, blocks: int) -> str:
-    """Return the folder for a graph's files.
-
-    Another number of blocks has another folder.
-    """
-    return join_uri(files_folder(store), f"{graph_id}-{blocks}")
 
 
 def find_graph(store: FileTables, graph_id: str, blocks: int | None, journal: Journal) -> Graph | None:
@@ -142,7 +119,7 @@ def find_graph(store: FileTables, graph_id: str, blocks: int | None, journal: Jo
         if graph is None:
             continue
         refresh_time(graph.place(MANIFEST))
-        damage = _graph_damage(store.engine, graph)
+        damage = _find_graph_damage(store.engine, graph.folder)
         if not damage:
             return graph
         journal.say(f"warning: graph {graph_id} is damaged and is built again: {damage}")
@@ -153,13 +130,6 @@ def find_graph(store: FileTables, graph_id: str, blocks: int | None, journal: Jo
 def _read_stored_graph(target: str) -> Graph | None:
     folder = find_folder(target)
     return None if folder is None else read_graph(folder)
-
-
-def _graph_damage(engine: Engine, graph: Graph) -> str:
-    try:
-        return _find_graph_damage(engine, graph.folder)
-    except StoreError as error:
-        return error.message
 
 
 @pin_inputs()
@@ -195,7 +165,8 @@ def ensure_graph(
         graph = _build_graph(store, source, graph_id, blocks, journal, check=check)
     # Each is written once per graph. A killed run may not have written them.
     if nodes:
-        _append_nodes(store, graph)
+        store.create(schemas.GRAPH_NODES)
+        write_node_table(store.engine, graph, store.location("graph_nodes"))
     _append_graph(store, source, graph, edges)
     return graph
 
@@ -209,46 +180,30 @@ def _build_graph(
     *,
     check: CheckNodes | None,
 ) -> Graph:
+    """Build, seal and publish a graph; another number of blocks has another folder.
+
+    If another run builds it, wait for that one.
+    """
     rows, engine = open_inputs(source).edges, store.engine
     if (warning := warn_unread_weights(source, rows)) is not None:
         journal.say(warning)
     wanted = blocks or default_block_count(rows.n, engine.cores)
-    folder = graph_folder(store, graph_id, wanted)
-    with journal.stage(
-        "graph", f"graph {graph_id}: build from {source.edges}", graph_id=graph_id
-    ) as counts:
-        graph = _publish_graph(engine, source, graph_id, folder, wanted, journal=journal, check=check)
+    folder, title = join_uri(files_folder(store), f"{graph_id}-{wanted}"), f"build from {source.edges}"
+    with journal.stage("graph", f"graph {graph_id}: {title}", graph_id=graph_id) as counts:
+        with make_folder(folder, lambda: _read_stored_graph(folder) is not None, journal.say) as work:
+            if work is not None:
+                work.clear()
+                build_graph(engine, source, graph_id, work.work, wanted, check=check)
+                require_unchanged()
+                if work.lease is not None:
+                    _write_graph_seal(engine, work.lease.work)
+                work.publish()
+        graph = _read_stored_graph(folder)
+        if graph is None:
+            raise explain_missing_folder(folder)
         counts |= {"nodes": graph.nodes, "edges": graph.edges}
     rate = graph.checks["edges"] / max(graph.seconds, 1e-9)
     journal.say(f"graph {graph_id}: {graph.nodes:,} nodes, {graph.edges:,} edges, {rate:,.0f} a second")
-    return graph
-
-
-def _publish_graph(
-    engine: Engine,
-    source: GraphSource,
-    graph_id: str,
-    folder: str,
-    blocks: int,
-    *,
-    journal: Journal,
-    check: CheckNodes | None,
-) -> Graph:
-    """Build, seal and publish a graph in a work folder.
-
-    If another run builds it, wait for that one.
-    """
-    with make_folder(folder, lambda: _read_stored_graph(folder) is not None, journal.say) as work:
-        if work is not None:
-            work.clear()
-            build_graph(engine, source, graph_id, work.work, blocks, check=check)
-            require_unchanged()
-            if work.lease is not None:
-                _write_graph_seal(engine, work.lease.work)
-            work.publish()
-    graph = _read_stored_graph(folder)
-    if graph is None:
-        raise explain_missing_folder(folder)
     return graph
 
 
@@ -258,9 +213,9 @@ def _write_graph_seal(engine: Engine, folder: Path) -> None:
     Tasks read each file once. The driver holds a name, a number and a digest for each file; there are a
     few files for each block.
     """
-    names = list_files(folder)
-    entries = engine.parallelize(names, len(names)).map(partial(seal_entry, folder=folder)).collect()
-    write_entries(folder, dict(entries))
+    names = seals.list_files(folder)
+    entries = engine.parallelize(names, len(names)).map(partial(seals.seal_entry, folder=folder)).collect()
+    seals.write_entries(folder, dict(entries))
 
 
 def _find_graph_damage(engine: Engine, folder: str) -> str:
@@ -268,16 +223,17 @@ def _find_graph_damage(engine: Engine, folder: str) -> str:
 
     The text is empty where they agree. Graphs from older versions have no seal and are not checked.
     """
-    entries: list[tuple[str, Entry]] = list(read_seal(folder).items())
-    if not entries:
-        return ""
-    look = partial(_find_file_damage, folder=Path(folder))
-    damages = engine.parallelize(entries, len(entries)).map(look).collect()
+    try:
+        entries: list[tuple[str, seals.Entry]] = list(seals.read_seal(folder).items())
+        look = partial(_find_file_damage, folder=Path(folder))
+        damages = engine.parallelize(entries, len(entries)).map(look).collect() if entries else []
+    except StoreError as error:
+        return error.message
     return next(filter(None, damages), "")
 
 
-def _find_file_damage(entry: tuple[str, Entry], folder: Path) -> str:
-    return find_file_damage(folder, *entry, digests=True)
+def _find_file_damage(entry: tuple[str, seals.Entry], folder: Path) -> str:
+    return seals.find_file_damage(folder, *entry, digests=True)
 
 
 def warn_unread_weights(source: GraphSource, rows: RowSource) -> str | None:
@@ -311,7 +267,7 @@ def _append_graph(store: FileTables, source: GraphSource, graph: Graph, edges: s
         "seconds": graph.seconds,
         "laid_out_at": datetime.now(UTC),
     }
-    store.append([row], GRAPHS, once=graph.graph_id)
+    store.append([row], schemas.GRAPHS, once=graph.graph_id)
     write_graph_checks(store, graph.graph_id, graph.checks)
 
 
@@ -320,7 +276,7 @@ def shorten_edges(store: FileTables, edges: str) -> str:
 
     A table in the warehouse is shown by its name alone.
     """
-    for table in (SPLITS, NEIGHBOURHOODS):
+    for table in (schemas.SPLITS, schemas.NEIGHBOURHOODS):
         edges = store.shorten_path(edges, table.name)
     return edges
 
@@ -346,9 +302,4 @@ def write_graph_checks(store: FileTables, name: str, counts: Mapping[str, int], 
         }
         for what, count in counts.items()
     ]
-    store.append(rows, CHECKS, once=f"graph/{name}{of}")
-
-
-def _append_nodes(store: FileTables, graph: Graph) -> None:
-    store.create(GRAPH_NODES)
-    write_node_table(store.engine, graph, store.location("graph_nodes"))
+    store.append(rows, schemas.CHECKS, once=f"graph/{name}{of}")

@@ -9,7 +9,7 @@ name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,21 +55,43 @@ def write_vectors(
         blocks: blocks in the whole graph; a continued run must have as many.
         rows: first dense id, and vectors (r, d) as they are stored.
     """
-    file, place = make_file_place(folder, partition, f"{PREFIX}{block.number:05d}of{blocks}")
+
+    def pack(digest: RowsDigest) -> Iterator[pa.RecordBatch]:
+        for first, vectors in rows:
+            digest.add(vectors)
+            yield _pack_vectors(block, first, vectors)
+
+    return _write_batches(folder, partition, (block, blocks), VECTORS, pack)
+
+
+def _write_batches(
+    folder: str,
+    partition: Mapping[str, str],
+    block: tuple[NodeBlock, int],
+    schema: pa.Schema,
+    pack: Callable[[RowsDigest], Iterable[pa.RecordBatch]],
+) -> File:
+    """Write a block's file, whose footer holds its digest.
+
+    Args:
+        folder: the table's folder.
+        partition: the file's partition.
+        block: the block, and the number of blocks.
+        schema: schema of the rows.
+        pack: yields the rows, and adds them to a digest.
+    """
+    file, place = make_file_place(folder, partition, f"{PREFIX}{block[0].number:05d}of{block[1]}")
     written, digest = 0, RowsDigest(file)
+    dictionary = ["bias"] if "bias" in schema.names else False
+    options: dict[str, Any] = {"compression": "none", "write_statistics": False, "store_schema": False}
     with open_output(place) as stream:
-        with pq.ParquetWriter(stream, VECTORS, use_dictionary=False, **OPTIONS) as out:
-            for first, vectors in rows:
-                digest.add(vectors)
-                out.write_batch(_pack_vectors(block, first, vectors))
-                written += 1
+        with pq.ParquetWriter(stream, schema, use_dictionary=dictionary, **options) as out:
+            for batch in pack(digest):
+                out.write_batch(batch)
+                written += batch.num_rows
             out.add_key_value_metadata({DIGEST: digest.text})
         size = stream.tell()
     return File(file, size, written)
-
-
-OPTIONS: dict[str, Any] = {"compression": "none", "write_statistics": False, "store_schema": False}
-"""Parquet settings for vector files."""
 
 
 def _pack_vectors(block: NodeBlock, first: int, vectors: Any) -> pa.RecordBatch:
@@ -100,22 +122,18 @@ def write_embeddings(
         ids: (rows,) raw ids, by dense id.
         rows: first dense id, and vectors (r, d) float32.
     """
-    file, place = make_file_place(folder, partition, f"{PREFIX}{block.number:05d}of{blocks}")
     schema = pa.schema([("id", pa.string()), ("vector", pa.list_(pa.float32())), ("bias", pa.float64())])
-    digest = RowsDigest(file)
-    with open_output(place) as stream:
-        with pq.ParquetWriter(stream, schema, use_dictionary=["bias"], **OPTIONS) as out:
-            for first, vectors in rows:
-                n, d = vectors.shape
-                offsets = pa.array(np.arange(0, n * d + 1, d, dtype=np.int32))
-                lists = pa.ListArray.from_arrays(offsets, pa.array(vectors.reshape(-1)))
-                names = ids.slice(first - block.first, n).cast(pa.string())
-                digest.add(vectors, names)
-                batch = pa.RecordBatch.from_arrays([names, lists, pa.array(np.zeros(n))], schema=schema)
-                out.write_batch(batch)
-            out.add_key_value_metadata({DIGEST: digest.text})
-        size = stream.tell()
-    return File(file, size, block.rows)
+
+    def pack(digest: RowsDigest) -> Iterator[pa.RecordBatch]:
+        for first, vectors in rows:
+            n, d = vectors.shape
+            offsets = pa.array(np.arange(0, n * d + 1, d, dtype=np.int32))
+            lists = pa.ListArray.from_arrays(offsets, pa.array(vectors.reshape(-1)))
+            names = ids.slice(first - block.first, n).cast(pa.string())
+            digest.add(vectors, names)
+            yield pa.RecordBatch.from_arrays([names, lists, pa.array(np.zeros(n))], schema=schema)
+
+    return _write_batches(folder, partition, (block, blocks), schema, pack)
 
 
 DIGEST = "recbench.rows"

@@ -209,7 +209,7 @@ def read_tables(place: Path) -> dict[str, list[tuple[object, ...]]]:
 @pytest.mark.parametrize(
     ("module", "name", "nth"),
     [
-        (stored_graphs, "_append_nodes", 0),
+        (stored_graphs, "write_node_table", 0),
         (stored_graphs, "_append_graph", 0),
         (runner, "_commit_group", 0),
         (runner, "_commit_group", 1),

@@ -16,10 +16,9 @@ from deltalake import DeltaTable
 
 from recbench_spark.core import revisions
 from recbench_spark.errors import ConfigError, DataError
-from recbench_spark.graphs.folders import Graph, NodeBlock
+from recbench_spark.graphs.folders import SEPARATE, Graph, NodeBlock, publish_arrays
 from recbench_spark.graphs.kernels.ids import hash_numbers
 from recbench_spark.graphs.model_inputs import read_weights
-from recbench_spark.graphs.part_sets import SEPARATE, publish_arrays
 from recbench_spark.models.adapters import trained_graphs
 from recbench_spark.models.adapters.model_adapter import SplitData, make_adapter
 from recbench_spark.models.networks.factors import make_pairs
