@@ -232,14 +232,8 @@ def number_slots(log: CheckedAuctions, slots: SlotCounts) -> Ints:
 
 def select_rows(log: CheckedAuctions, keep: Bools) -> CheckedAuctions:
     """Return the log with only some whole auctions."""
-    columns: dict[str, Any] = {
-        name: None if (values := getattr(log, name)) is None else values[keep]
-        for name in (
-            "query_r", "auction_r", "ad_r", "time_r", "bid_r", "quality_r", "probability_r", "block_r",
-            "position_r", "click_r", "user_r",
-        )
-    }  # fmt: skip
-    return replace(log, **columns)
+    by_row = {name: values for name, values in vars(log).items() if name.endswith("_r")}
+    return replace(log, **{name: values[keep] for name, values in by_row.items() if values is not None})
 
 
 def read_later_rows(log: CheckedAuctions, time: int) -> CheckedAuctions:
@@ -303,13 +297,9 @@ class MatchProblems:
 
     def __add__(self, other: MatchProblems) -> MatchProblems:
         """Return the mistakes over both sides' auctions."""
-        return MatchProblems(
-            _find_first(self.twice, other.twice),
-            *(
-                (one[0] + two[0], _find_first(one[1], two[1]))
-                for one, two in ((self.missing, other.missing), (self.bad, other.bad))
-            ),
-        )
+        both = ((self.missing, other.missing), (self.bad, other.bad))
+        sums = ((one[0] + two[0], _find_first(one[1], two[1])) for one, two in both)
+        return MatchProblems(_find_first(self.twice, other.twice), *sums)
 
     def refuse(self, where: str) -> None:
         """Raise DataError if there is a mistake."""
@@ -351,8 +341,8 @@ def find_probabilities(log: CheckedAuctions, table: pa.Table, where: str) -> tup
 
     A missing probability is NaN.
     """
-    auction = _find_places(table, "auction_id", log.auction_ids, where)
-    ad = _find_places(table, "ad_id", log.ad_ids, where)
+    known_ids = {"auction_id": log.auction_ids, "ad_id": log.ad_ids}
+    auction, ad = (find_indices(encode_ids(table, n, where)[1], ids) for n, ids in known_ids.items())
     numbers = as_double(combine_column(table.column("probability")), "probability")
     value = numbers.fill_null(np.nan).to_numpy(zero_copy_only=False)
     known = (auction >= 0) & (ad >= 0)
@@ -366,18 +356,9 @@ def find_probabilities(log: CheckedAuctions, table: pa.Table, where: str) -> tup
     probability_r[~missing] = value[at[~missing]]
     bad = ~missing & ~((probability_r >= 0) & (probability_r <= 1))
     repeated = keys[1:][keys[1:] == keys[:-1]]
-    problems = MatchProblems(
-        _name_first(log, repeated[np.isin(repeated, wanted)]),
-        (int(missing.sum()), _name_first(log, wanted[missing])),
-        (int(bad.sum()), _name_first(log, wanted[bad])),
-    )
-    return probability_r, problems
-
-
-def _find_places(table: pa.Table, name: str, known: pa.Array, where: str) -> Ints:
-    """Return places of table ids in the log, or -1."""
-    _, coded = encode_ids(table, name, where)
-    return find_indices(coded, known)
+    twice = _name_first(log, repeated[np.isin(repeated, wanted)])
+    counted = ((int(rows.sum()), _name_first(log, wanted[rows])) for rows in (missing, bad))
+    return probability_r, MatchProblems(twice, *counted)
 
 
 def _name_first(log: CheckedAuctions, keys: Ints) -> Participant | None:

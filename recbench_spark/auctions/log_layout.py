@@ -148,11 +148,8 @@ class LogLayout:
     @cached_property
     def peers(self) -> dict[int, range]:
         """Pieces by part, for parts in cut classes."""
-        return {
-            part: range(first, first + count)
-            for first, count in self.cuts
-            for part in range(first, first + count)
-        }
+        classes = (range(first, first + count) for first, count in self.cuts)
+        return {part: pieces for pieces in classes for part in pieces}
 
 
 # ------------------------------------------------------------------------------------ rows

@@ -94,19 +94,11 @@ class AuctionPart:
         pair_r, pair_starts_q = number_pairs(rows.query_r, rows.ad_r, len(key_q))
         pairs = int(pair_starts_q[-1])
         firsts_a = np.flatnonzero(np.diff(rows.auction_r, prepend=-1))
-        return cls(
-            key_q=key_q,
-            pair_starts_q=pair_starts_q,
-            auctions_q=np.bincount(rows.query_r[firsts_a], minlength=len(key_q)).astype(np.int64),
-            starts_a=np.append(firsts_a, len(rows.ad_r)).astype(np.int64),
-            query_r=rows.query_r,
-            pair_r=pair_r,
-            bid_r=rows.bid_r,
-            quality_r=rows.quality_r,
-            slot_r=rows.slot_r,
-            click_r=rows.click_r,
-            counts=ImpressionCounts.from_rows(pair_r, rows.slot_r, rows.click_r, pairs, slots),
-        )
+        auctions_q = np.bincount(rows.query_r[firsts_a], minlength=len(key_q)).astype(np.int64)
+        starts_a = np.append(firsts_a, len(rows.ad_r)).astype(np.int64)
+        counts = ImpressionCounts.from_rows(pair_r, rows.slot_r, rows.click_r, pairs, slots)
+        by_row = (rows.query_r, pair_r, rows.bid_r, rows.quality_r, rows.slot_r, rows.click_r)
+        return cls(key_q, pair_starts_q, auctions_q, starts_a, *by_row, counts)
 
     def rank(self, probability_r: Floats, exponent: float) -> AuctionOrder:
         """Sort all auctions by a model's scores."""
