@@ -35,9 +35,9 @@ from recbench_spark.graphs.kernels.csr import Csr
 from recbench_spark.graphs.kernels.forms import LayerForm
 from recbench_spark.graphs.kernels.ids import hash_numbers
 from recbench_spark.graphs.kernels.layers import Layer, make_layer, random_weights, weight_shapes
+from recbench_spark.graphs.machine_speed import measure_read_throughput
 from recbench_spark.graphs.message_passing import Pass, Target
 from recbench_spark.graphs.nodes import collect_edges
-from recbench_spark.graphs.read_throughput import measure_read_throughput
 from recbench_spark.graphs.runner import Model, run_pass
 from recbench_spark.graphs.settings import GraphSource
 from recbench_spark.schemas import GRAPH_VECTORS

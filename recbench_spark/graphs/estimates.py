@@ -12,10 +12,9 @@ import numpy as np
 
 from recbench_spark.graphs.kernels import costs
 from recbench_spark.graphs.kernels.forms import SCATTERABLE
+from recbench_spark.graphs.machine_speed import NetworkCosts, free_memory
 from recbench_spark.graphs.message_passing import Pass, PassPlan
 from recbench_spark.graphs.model_inputs import PreparedGraphModel
-from recbench_spark.graphs.network import NetworkCosts
-from recbench_spark.graphs.read_throughput import free_memory
 from recbench_spark.graphs.runner import plan_passes
 from recbench_spark.schemas import GRAPH_RUNS
 from recbench_spark.storage.block_arrays import read_parts

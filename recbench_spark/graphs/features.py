@@ -112,7 +112,7 @@ class TableWork:
         side: side of these ids.
         dims: numbers in a vector.
         place: the matrix's path or URI; None: the table is checked, and no vector is sent.
-        dtype: the matrix's number type.
+        dtype: the matrix's number type; None: there is no place.
     """
 
     graph: Graph
@@ -120,64 +120,27 @@ class TableWork:
     side: int
     dims: int
     place: str | None = None
-    dtype: Any = np.float32
+    dtype: Any = None
 
     @property
     def blocks(self) -> tuple[NodeBlock, ...]:
         """The side's blocks."""
         return self.graph.side_blocks(self.side)
 
-    def run(self, engine: Engine, missing: str) -> tuple[dict[str, int], list[BlockFeatures]]:
-        """Read the table once, and return its counts and the blocks."""
-        readers = count_tasks(self.rows, engine.cores)
-        read = partial(_send_rows, work=self, readers=readers)
-        sent = engine.parallelize(range(readers), readers).mapPartitions(read)
-        results = run_shuffle(sent.partitionBy(len(self.blocks) + 1, int), partial(_write_rows, work=self))
-        parts = [result for result in results if isinstance(result, ReadFeatures)]
-        blocks = [result for result in results if isinstance(result, BlockFeatures)]
-        return _check_features(parts, blocks, self, missing), blocks
 
+def read_table(engine: Engine, work: TableWork, missing: str) -> dict[str, int]:
+    """Check a vector table against a side's nodes, and copy it.
 
-def check_table(
-    engine: Engine, graph: Graph, rows: RowSource, side: int, dims: int, *, missing: str
-) -> None:
-    """Check a vector table against a side's nodes.
-
-    The check comes before anything is built from the table, which is read once. Node places are shuffled, 4
-    bytes each, and no vector. A reading task holds a chunk of the table.
-
-    Raises:
-        DataError: see `fill_from_table`.
-    """
-    TableWork(graph, rows, side, dims).run(engine, missing)
-
-
-def fill_from_table(
-    engine: Engine,
-    graph: Graph,
-    rows: RowSource,
-    side: int,
-    dims: int,
-    *,
-    place: str,
-    dtype: Any,
-    missing: str,
-) -> dict[str, int]:
-    """Copy a vector table into the matrix of all nodes.
-
-    Rows of the other side are zeros. Vectors are shuffled once, by node block, as they are stored. A
-    reading task holds a chunk of the table, and what PySpark collects before it hands it on: some ten
-    pieces of `PIECE_BYTES` at first, then from 1 to 10 MB for each block. A writing task holds a piece;
-    its block is mapped.
+    Without a place for the matrix it is only checked, before anything is built from it: node places are
+    shuffled, 4 bytes each, and no vector. With one, vectors go into the matrix of all nodes, where rows
+    of the other side are zeros. They are shuffled once, by node block, as they are stored. A reading task
+    holds a chunk of the table, and what PySpark collects before it hands it on: some ten pieces of
+    `PIECE_BYTES` at first, then from 1 to 10 MB for each block. A writing task holds a piece; its block is
+    mapped.
 
     Args:
         engine: the runner.
-        graph: graph whose dense ids are the matrix rows.
-        rows: id and vector.
-        side: side of these ids.
-        dims: numbers in a vector.
-        place: the matrix's path or URI.
-        dtype: its number type.
+        work: the table, its nodes, and the matrix.
         missing: `error`, or `zero`: nodes without a vector get zeros.
 
     Returns:
@@ -187,17 +150,23 @@ def fill_from_table(
         DataError: a vector has another length, is NULL or not finite, an id is repeated or NULL, or a
             node has no vector.
     """
-    work = TableWork(graph, rows, side, dims, place, np.dtype(dtype))
-    counts, blocks = work.run(engine, missing)
-    parts = (block.part for block in blocks if block.part is not None)
-    publish_parts(place, parts, (graph.nodes, dims), dtype)
+    readers = count_tasks(work.rows, engine.cores)
+    read = partial(_send_rows, work=work, readers=readers)
+    sent = engine.parallelize(range(readers), readers).mapPartitions(read)
+    results = run_shuffle(sent.partitionBy(len(work.blocks) + 1, int), partial(_write_rows, work=work))
+    read_parts = [result for result in results if isinstance(result, ReadFeatures)]
+    blocks = [result for result in results if isinstance(result, BlockFeatures)]
+    counts = _check_features(read_parts, blocks, work, missing)
+    if work.place is not None:
+        parts = (block.part for block in blocks if block.part is not None)
+        publish_parts(work.place, parts, (work.graph.nodes, work.dims), work.dtype)
     return counts
 
 
 def _check_features(
     parts: list[ReadFeatures], blocks: list[BlockFeatures], work: TableWork, missing: str
 ) -> dict[str, int]:
-    """Return a vector table's counts; errors as in `fill_from_table`."""
+    """Return a vector table's counts; errors as in `read_table`."""
     read, unknown = sum(part.rows for part in parts), sum(part.unknown for part in parts)
     for what, hint in FAULTS.items():  # the most basic fault first
         faults = [part.faults[what] for part in parts if what in part.faults]

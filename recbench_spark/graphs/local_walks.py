@@ -2,14 +2,14 @@
 
 Tasks are node blocks, and the results are rows of `neighbourhoods`. local: all hosts map the whole
 adjacency (8 bytes a node, 4 an edge), a task walks from its block's nodes, and nothing is shuffled. join
-(`distributed_walks`): edges are in files by the hash of (node, position), and a walker is sent to the
+(`neighbourhoods`): edges are in files by the hash of (node, position), and a walker is sent to the
 file with its drawn position, so a hub's walkers spread over all files. Both make the same draws and the
 same rows, bit for bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -41,6 +41,13 @@ LISTS = pa.schema(
         ("visited", pa.int32()),
     ]
 )
+
+
+class WalkTable(NamedTuple):
+    """The table's folder, and the partition for the rows."""
+
+    folder: str
+    partition: Mapping[str, str]
 
 
 class NeighbourFile(NamedTuple):
@@ -151,14 +158,10 @@ def make_list_rows(graph: Graph, block: NodeBlock, first: int, most: MostVisited
 
 
 def write_lists(
-    graph: Graph,
-    block: NodeBlock,
-    pieces: Iterator[tuple[int, MostVisited]],
-    folder: str,
-    partition: Mapping[str, str],
+    graph: Graph, block: NodeBlock, pieces: Iterable[tuple[int, MostVisited]], table: WalkTable
 ) -> NeighbourFile:
     """Write a block's nodes to a table file, piecewise."""
-    file, place = make_file_place(folder, partition)
+    file, place = make_file_place(*table)
     nodes = alone = neighbours = 0
     options: dict[str, Any] = {"use_dictionary": ["side"], "write_statistics": False}
     options |= {"store_schema": False, "write_page_checksum": True}
@@ -174,13 +177,7 @@ def write_lists(
 
 
 def walk_locally(
-    engine: Engine,
-    graph: Graph,
-    side: int,
-    what: Walks,
-    folder: str,
-    *,
-    partition: Mapping[str, str],
+    engine: Engine, graph: Graph, side: int, what: Walks, table: WalkTable
 ) -> list[NeighbourFile]:
     """Walk from all nodes on a side, over mapped adjacency.
 
@@ -188,13 +185,11 @@ def walk_locally(
     """
     write_adjacency(engine, graph)
     blocks = [block for block in graph.side_blocks(side) if block.rows]
-    task = partial(_walk_block, graph=graph, what=what, folder=folder, partition=partition)
+    task = partial(_walk_block, graph=graph, what=what, table=table)
     return list(engine.parallelize(blocks, len(blocks)).map(task).collect())
 
 
-def _walk_block(
-    block: NodeBlock, graph: Graph, what: Walks, folder: str, partition: Mapping[str, str]
-) -> NeighbourFile:
+def _walk_block(block: NodeBlock, graph: Graph, what: Walks, table: WalkTable) -> NeighbourFile:
     (indptr, src), hashes = map_adjacency(graph), graph.hashes()
 
     def walk() -> Iterator[tuple[int, MostVisited]]:
@@ -202,4 +197,4 @@ def _walk_block(
             own = np.ascontiguousarray(hashes[first : min(first + NODES_A_PIECE, block.end)])
             yield first, find_neighbourhoods(indptr, src, own, first, what)
 
-    return write_lists(graph, block, walk(), folder, partition)
+    return write_lists(graph, block, walk(), table)

@@ -32,7 +32,7 @@ from recbench_spark.graphs.kernels.aggregate import count_edges, finish_sums, su
 from recbench_spark.graphs.kernels.csr import Csr, select_rows, tile, window
 from recbench_spark.graphs.kernels.dense import Dense, check_finite, store
 from recbench_spark.graphs.kernels.layers import Layer
-from recbench_spark.graphs.vectors import write_embeddings, write_vectors
+from recbench_spark.graphs.vectors import BlockFile, write_embeddings, write_vectors
 from recbench_spark.storage import block_arrays
 from recbench_spark.storage.block_arrays import ArrayPart, PartMaker
 from recbench_spark.storage.delta_files import File
@@ -217,7 +217,7 @@ def aggregate_replicated(block: NodeBlock, work: PassWork) -> BlockResult:
         flags = block_arrays.map_part(work.reused.touched, block.number, block.rows)
         edges, nodes = int(np.diff(csr.indptr)[flags].sum()), int(np.count_nonzero(flags))
         merged = _merge_with_reused(block, work, csr, z, work.reused)
-        return _write_result(block, work, merged, nodes, edges, received=0)
+        return _write_result(block, work, merged, (nodes, edges, 0))
     own = z[block.first : block.end]
     return _aggregate_block(block, work, Sources(csr, z, _source_hashes(work), own), csr.edges, 0)
 
@@ -355,7 +355,7 @@ def aggregate_sums(place: int, sent: Iterator[Sent], work: PassWork) -> Iterator
     received = sum(len(part[1]) + len(part[2]) + len(part[3]) for part in parts)
     pooled = ((block.first + at, acc[at : at + work.batch]) for at in range(0, block.rows, work.batch))
     rows = _combine_batches(block, work, pooled)
-    yield _write_result(block, work, rows, block.rows, csr.edges, received=received)
+    yield _write_result(block, work, rows, (block.rows, csr.edges, received))
 
 
 def _aggregate_block(
@@ -371,7 +371,7 @@ def _aggregate_block(
             yield block.first + first, n
 
     combined = _combine_batches(block, work, rows())
-    return _write_result(block, work, combined, block.rows, edges, received=received)
+    return _write_result(block, work, combined, (block.rows, edges, received))
 
 
 def _combine_batches(
@@ -412,23 +412,18 @@ def compute_vectors(step: Pass, own: Any, n: Any) -> Any:
 
 
 def _write_result(
-    block: NodeBlock,
-    work: PassWork,
-    rows: Iterator[tuple[int, Any]],
-    nodes: int,
-    edges: int,
-    *,
-    received: int,
+    block: NodeBlock, work: PassWork, rows: Iterator[tuple[int, Any]], counts: tuple[int, int, int]
 ) -> BlockResult:
+    """Write a block's new vectors; `counts` are nodes, edges and received bytes."""
     _freeze_garbage()
     step = work.step
     if step.out is None:
         file = _write_file(block, work, _store_rows(rows, step, None))
-        return BlockResult(block.number, nodes, edges, received, file, None)
+        return BlockResult(block.number, *counts, file, None)
     shape = (block.rows, output_width(step))
     with block_arrays.make_part(step.out, block.number, shape, step.dtype, block.first) as maker:
         file = _write_file(block, work, _store_rows(rows, step, maker))
-    return BlockResult(block.number, nodes, edges, received, file, maker.entry)
+    return BlockResult(block.number, *counts, file, maker.entry)
 
 
 def output_width(step: Pass) -> int:
@@ -446,11 +441,10 @@ def _write_file(block: NodeBlock, work: PassWork, rows: Iterator[tuple[int, Any]
         for _ in rows:
             pass
         return None
-    partition = target.block_partition(work.graph, block)
+    into = BlockFile(target.folder, target.block_partition(work.graph, block), block, blocks)
     if target.kind == "vectors":
-        return write_vectors(target.folder, partition, block, blocks, rows)
-    ids = read_ids(work.graph, block)
-    return write_embeddings(target.folder, partition, block, blocks, ids, rows=rows)
+        return write_vectors(into, rows)
+    return write_embeddings(into, read_ids(work.graph, block), rows)
 
 
 @lru_cache(maxsize=1)

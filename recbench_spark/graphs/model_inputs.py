@@ -15,7 +15,6 @@ from recbench_spark.config import digest
 from recbench_spark.core.inputs import require_unchanged
 from recbench_spark.errors import ConfigError
 from recbench_spark.graphs import features as first
-from recbench_spark.graphs.edges import RowSource
 from recbench_spark.graphs.folders import Graph, read_note
 from recbench_spark.graphs.kernels import costs
 from recbench_spark.graphs.kernels.dense import Dense
@@ -26,8 +25,7 @@ from recbench_spark.graphs.kernels.layers import (
     model_weight_shapes,
     random_weights,
 )
-from recbench_spark.graphs.network import NetworkCosts, describe_network
-from recbench_spark.graphs.read_throughput import measure_read_throughput
+from recbench_spark.graphs.machine_speed import NetworkCosts, describe_network, measure_read_throughput
 from recbench_spark.graphs.runner import Model
 from recbench_spark.graphs.settings import GraphLayers, GraphModel
 from recbench_spark.graphs.stored_graphs import ensure_graph, files_folder, identify_graph, prefix_split_id
@@ -113,24 +111,21 @@ def ensure_checked_graph(
     """
 
     def check(graph: Graph) -> None:
-        table = _open_feature_table(settings, graph)
-        first.check_table(store.engine, graph, *table, missing=settings.features.missing)
+        first.read_table(store.engine, _open_feature_table(settings, graph), settings.features.missing)
 
     has_table = settings.features.path is not None
     return ensure_graph(store, settings.graph, blocks, journal, check=check if has_table else None)
 
 
-def _open_feature_table(settings: GraphModel, graph: Graph) -> tuple[RowSource, int, int]:
-    """Open the feature table.
-
-    Returns it, its nodes' side, and a vector's length.
-    """
+def _open_feature_table(settings: GraphModel, graph: Graph, place: str | None = None) -> first.TableWork:
+    """Open the feature table, to be copied to a place, or only checked."""
     features = settings.features
     assert features.path is not None
     side = graph.sides.index(features.side or graph.sides[-1])
     kind = "numeric" if graph.numeric[side] else "text"
     rows = first.open_features(features.path, features.id_column, kind)
-    return rows, side, first.count_dimensions(rows)
+    dims = first.count_dimensions(rows)
+    return first.TableWork(graph, rows, side, dims, place, np.dtype(settings.wire))
 
 
 def model_folder(store: FileTables, model_id: str) -> str:
@@ -331,10 +326,8 @@ def identify_features(store: FileTables, settings: GraphModel) -> str:
 
 def _fill_features(engine: Engine, settings: GraphModel, graph: Graph, place: str) -> dict[str, int]:
     features = settings.features
-    more: dict[str, Any] = {"place": place, "dtype": settings.wire}
     if features.path is None:
-        dims = features.dims if features.kind == "hashed" else 1
-        first.fill_generated(engine, graph, features.kind, dims, settings.seed, **more)
+        dims, wire = features.dims if features.kind == "hashed" else 1, settings.wire
+        first.fill_generated(engine, graph, features.kind, dims, settings.seed, place=place, dtype=wire)
         return {}
-    table = _open_feature_table(settings, graph)
-    return first.fill_from_table(engine, graph, *table, missing=features.missing, **more)
+    return first.read_table(engine, _open_feature_table(settings, graph, place), features.missing)

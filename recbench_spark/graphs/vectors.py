@@ -10,7 +10,7 @@ name.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -39,48 +39,45 @@ VECTORS = pa.schema(
 )
 
 
-def write_vectors(
-    folder: str,
-    partition: Mapping[str, str],
-    block: NodeBlock,
-    blocks: int,
-    rows: Iterable[tuple[int, Any]],
-) -> File:
-    """Write vectors as bytes, some thousand nodes per row (`graph_vectors`).
+class BlockFile(NamedTuple):
+    """The place of a block's new file in its table.
 
-    Args:
+    Attributes:
         folder: the table's folder.
-        partition: model_id and layer.
+        partition: model_id, with layer or side.
         block: the nodes' block.
         blocks: blocks in the whole graph; a continued run must have as many.
-        rows: first dense id, and vectors (r, d) as they are stored.
+    """
+
+    folder: str
+    partition: Mapping[str, str]
+    block: NodeBlock
+    blocks: int
+
+
+def write_vectors(into: BlockFile, rows: Iterable[tuple[int, Any]]) -> File:
+    """Write vectors as bytes, some thousand nodes per row (`graph_vectors`).
+
+    `rows`: first dense id, and vectors (r, d) as they are stored.
     """
 
     def pack(digest: RowsDigest) -> Iterator[pa.RecordBatch]:
         for first, vectors in rows:
             digest.add(vectors)
-            yield _pack_vectors(block, first, vectors)
+            yield _pack_vectors(into.block, first, vectors)
 
-    return _write_batches(folder, partition, (block, blocks), VECTORS, pack)
+    return _write_batches(into, VECTORS, pack)
 
 
 def _write_batches(
-    folder: str,
-    partition: Mapping[str, str],
-    block: tuple[NodeBlock, int],
-    schema: pa.Schema,
-    pack: Callable[[RowsDigest], Iterable[pa.RecordBatch]],
+    into: BlockFile, schema: pa.Schema, pack: Callable[[RowsDigest], Iterable[pa.RecordBatch]]
 ) -> File:
     """Write a block's file, whose footer holds its digest.
 
-    Args:
-        folder: the table's folder.
-        partition: the file's partition.
-        block: the block, and the number of blocks.
-        schema: schema of the rows.
-        pack: yields the rows, and adds them to a digest.
+    `pack` yields the rows, and adds them to a digest.
     """
-    file, place = make_file_place(folder, partition, f"{PREFIX}{block[0].number:05d}of{block[1]}")
+    name = f"{PREFIX}{into.block.number:05d}of{into.blocks}"
+    file, place = make_file_place(into.folder, into.partition, name)
     written, digest = 0, RowsDigest(file)
     dictionary = ["bias"] if "bias" in schema.names else False
     options: dict[str, Any] = {"compression": "none", "write_statistics": False, "store_schema": False}
@@ -103,22 +100,11 @@ def _pack_vectors(block: NodeBlock, first: int, vectors: Any) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([*arrays, packed], schema=VECTORS)
 
 
-def write_embeddings(
-    folder: str,
-    partition: Mapping[str, str],
-    block: NodeBlock,
-    blocks: int,
-    ids: pa.Array,
-    *,
-    rows: Iterable[tuple[int, Any]],
-) -> File:
+def write_embeddings(into: BlockFile, ids: pa.Array, rows: Iterable[tuple[int, Any]]) -> File:
     """Write vectors as arrays with their nodes' ids (`embeddings`).
 
     Args:
-        folder: the table's folder.
-        partition: model_id and side.
-        block: the nodes' block.
-        blocks: blocks in the whole graph; a continued run must have as many.
+        into: the file.
         ids: (rows,) raw ids, by dense id.
         rows: first dense id, and vectors (r, d) float32.
     """
@@ -129,11 +115,11 @@ def write_embeddings(
             n, d = vectors.shape
             offsets = pa.array(np.arange(0, n * d + 1, d, dtype=np.int32))
             lists = pa.ListArray.from_arrays(offsets, pa.array(vectors.reshape(-1)))
-            names = ids.slice(first - block.first, n).cast(pa.string())
+            names = ids.slice(first - into.block.first, n).cast(pa.string())
             digest.add(vectors, names)
             yield pa.RecordBatch.from_arrays([names, lists, pa.array(np.zeros(n))], schema=schema)
 
-    return _write_batches(folder, partition, (block, blocks), schema, pack)
+    return _write_batches(into, schema, pack)
 
 
 DIGEST = "recbench.rows"

@@ -42,9 +42,8 @@ def fill(graph: Graph, folder: Path, rows: list[tuple[str, list[float]]], missin
     pq.write_table(table, folder / "h.parquet", row_group_size=3)
     source = features.open_features(str(folder / "h.parquet"), "id", "text")
     place = str(folder / "h")
-    counts = features.fill_from_table(
-        SC, graph, source, 1, 3, place=place, dtype="float16", missing=missing
-    )
+    work = features.TableWork(graph, source, 1, 3, place, np.dtype("float16"))
+    counts = features.read_table(SC, work, missing)
     return map_whole(place), counts
 
 
@@ -136,7 +135,7 @@ def test_features_are_checked_before_edges_are_stored(fault: str, blocks: int, t
     opened = features.open_features(str(tmp_path / "h.parquet"), "id", "text")
 
     def check(graph: Graph) -> None:
-        features.check_table(SC, graph, opened, 1, 3, missing="error")
+        features.read_table(SC, features.TableWork(graph, opened, 1, 3), "error")
 
     folder = tmp_path / "graph"
     with pytest.raises(DataError, match=message):
@@ -147,4 +146,4 @@ def test_features_are_checked_before_edges_are_stored(fault: str, blocks: int, t
 def test_nodes_that_may_be_without_features_pass_the_check(graph: Graph, tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": ["a"], "vector": [[1.0, 2.0, 3.0]]}), tmp_path / "h.parquet")
     opened = features.open_features(str(tmp_path / "h.parquet"), "id", "text")
-    features.check_table(SC, graph, opened, 1, 3, missing="zero")
+    features.read_table(SC, features.TableWork(graph, opened, 1, 3), "zero")

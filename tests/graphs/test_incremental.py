@@ -53,16 +53,7 @@ def build_small_graph(folder: Path, pairs: list[tuple[int, int]], h: dict[int, A
 def model(graph: Graph, place: Path, mode: str, wire: str, output: str) -> Model:
     folder = Path(graph.folder).parent
     h, rows = str(folder / wire), features.open_features(str(folder / "h.parquet"), "id", "numeric")
-    features.fill_from_table(
-        SC,
-        graph,
-        rows,
-        1,
-        DIMS,
-        place=h,
-        dtype=wire,
-        missing="error",  # type: ignore[arg-type]
-    )
+    features.read_table(SC, features.TableWork(graph, rows, 1, DIMS, h, np.dtype(wire)), "error")
     layers, ends = make_layers(FORMS, (), random_weights(model_weight_shapes(FORMS, (), DIMS), 1), DIMS, 1)
     name, embeddings = folder.name, str(place / "embeddings") if output == "embeddings" else None
     files, table = str(place / "models" / name), str(place / "graph_vectors")

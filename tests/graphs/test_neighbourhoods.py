@@ -14,7 +14,8 @@ from deltalake import DeltaTable
 
 from recbench_spark.commands import embed, neighbourhoods
 from recbench_spark.errors import ConfigError
-from recbench_spark.graphs import distributed_walks, local_walks
+from recbench_spark.graphs import local_walks
+from recbench_spark.graphs import neighbourhoods as travel
 from recbench_spark.graphs.kernels.ids import hash_numbers
 from recbench_spark.graphs.kernels.walks import Walks, list_visits
 from tests.conftest import forbid_spark
@@ -59,9 +60,9 @@ def test_wrong_flags_are_refused_by_name_before_spark_starts(flag, value, word, 
 def test_walks_and_joins_give_the_same_rows_under_any_cut(spark, tmp_path, monkeypatch, sides) -> None:
     drawn = oracle.bipartite() if sides else oracle.multigraph(text=True)
     edges, nodes = drawn.write(tmp_path)
-    monkeypatch.setattr(distributed_walks, "NODES_A_PIECE", 7)
+    monkeypatch.setattr(travel, "NODES_A_PIECE", 7)
     monkeypatch.setattr(local_walks, "NODES_A_PIECE", 5)
-    monkeypatch.setattr(distributed_walks, "WALKERS_AT_ONCE", 60)
+    monkeypatch.setattr(travel, "WALKERS_AT_ONCE", 60)
     flags = ["--edges", edges, "--walks", 30, "--hops", 3, "--top", 8, "--seed", 5]
     flags += ["--sides", "user,item"] if sides else ["--undirected", "--node-table", nodes]
     result = []

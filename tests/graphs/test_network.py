@@ -8,9 +8,14 @@ import numpy as np
 import pytest
 
 from recbench_spark.errors import ConfigError
-from recbench_spark.graphs import network
+from recbench_spark.graphs import machine_speed
 from recbench_spark.graphs.kernels import costs
-from recbench_spark.graphs.network import NetworkCosts, combine_probes, describe_network, measure_network
+from recbench_spark.graphs.machine_speed import (
+    NetworkCosts,
+    combine_probes,
+    describe_network,
+    measure_network,
+)
 from recbench_spark.storage.block_arrays import publish_parts, write_part
 from recbench_spark.storage.host_files import LIMIT_VARIABLE
 from tests.graphs.local import Context
@@ -52,5 +57,5 @@ def test_the_probe_reads_objects_and_keeps_none(
     assert seconds is not None and 1e-11 < seconds < 1e-5
     assert not list((tmp_path / "reader").rglob("*.npy"))
     assert describe(True, place).source == "measured"
-    monkeypatch.setattr(network, "FEWEST_BYTES", 1 << 30)
+    monkeypatch.setattr(machine_speed, "FEWEST_BYTES", 1 << 30)
     assert describe(True, place).source == "assumed"

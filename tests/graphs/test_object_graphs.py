@@ -19,7 +19,6 @@ from deltalake import write_deltalake
 from recbench_spark.errors import DataError, StoreError
 from recbench_spark.graphs import features, runner
 from recbench_spark.graphs.build import build_graph, read_ids
-from recbench_spark.graphs.distributed_walks import walk_distributed
 from recbench_spark.graphs.edges import open_rows
 from recbench_spark.graphs.folders import Graph, read_graph
 from recbench_spark.graphs.incremental import (
@@ -32,7 +31,8 @@ from recbench_spark.graphs.incremental import (
 from recbench_spark.graphs.kernels.forms import LayerForm
 from recbench_spark.graphs.kernels.layers import make_layers, model_weight_shapes, random_weights
 from recbench_spark.graphs.kernels.walks import Walks
-from recbench_spark.graphs.local_walks import walk_locally
+from recbench_spark.graphs.local_walks import WalkTable, walk_locally
+from recbench_spark.graphs.neighbourhoods import walk_distributed
 from recbench_spark.graphs.nodes import embed_nodes
 from recbench_spark.graphs.runner import Model, plan_passes, run_model
 from recbench_spark.graphs.settings import GraphSource
@@ -72,7 +72,8 @@ def build(root: str, inputs: Path, night: str, blocks: int = 4) -> Graph:
 def make_model(root: str, inputs: Path, graph: Graph, name: str) -> Model:
     place = f"{root}/{name}-h"
     rows = features.open_features(str(inputs / f"{graph.graph_id}-h.parquet"), "id", "text")
-    features.fill_from_table(SC, graph, rows, 1, DIMS, place=place, dtype="float16", missing="error")
+    work = features.TableWork(graph, rows, 1, DIMS, place, np.dtype("float16"))
+    features.read_table(SC, work, "error")
     weights = random_weights(model_weight_shapes(FORMS, (), DIMS), 1)
     layers, ends = make_layers(FORMS, (), weights, DIMS, 1)
     tables = (f"{root}/graph_vectors", f"{root}/embeddings")
@@ -263,7 +264,7 @@ def test_walks_have_the_rows_of_a_folder(roots, inputs, bucket) -> None:
         graph = build(root, inputs, "first")
         for walk in (walk_locally, walk_distributed):
             table = f"{root}/neighbourhoods-{walk.__name__}"
-            files = walk(SC, graph, 1, WALKS, table, partition={"neighbourhood_id": "n"})
+            files = walk(SC, graph, 1, WALKS, WalkTable(table, {"neighbourhood_id": "n"}))
             read = [read_file(f"{table}/{file.file.path}") for file in files]
             rows.append(sorted((row for table in read for row in table), key=lambda row: row["node"]))
     assert len(rows[0]) == 31 and all(other == rows[0] for other in rows)

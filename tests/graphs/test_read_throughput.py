@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.errors import DataError
-from recbench_spark.graphs import read_throughput
+from recbench_spark.graphs import machine_speed
 from recbench_spark.graphs.build import build_graph
 from recbench_spark.graphs.features import fill_generated
 from recbench_spark.graphs.folders import Graph
@@ -35,22 +35,22 @@ def build_small_graph(
 def test_a_pace_is_found_and_files_stay_as_they_are(tmp_path) -> None:
     graph, features = build_small_graph(tmp_path, 5000, 3000)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.npy")}
-    assert 1e-13 < read_throughput.measure_read_throughput(Context(), graph, features) < 1e-3
+    assert 1e-13 < machine_speed.measure_read_throughput(Context(), graph, features) < 1e-3
     assert before == {path: path.read_bytes() for path in tmp_path.rglob("*.npy")}
 
 
 def test_windows_of_all_tasks_hold_every_edge_once_and_no_more_than_requested(
     tmp_path, monkeypatch
 ) -> None:
-    monkeypatch.setattr(read_throughput, "WINDOW_ROWS", 7)
+    monkeypatch.setattr(machine_speed, "WINDOW_ROWS", 7)
     graph, features = build_small_graph(tmp_path, 500, 100)
-    parts = [part for number in range(2) for part in read_throughput._make_windows(graph, number, 2)]
+    parts = [part for number in range(2) for part in machine_speed._make_windows(graph, number, 2)]
     assert sum(part.edges for part in parts) == graph.edges
     assert all(0 < len(part.indptr) - 1 <= 7 for part in parts)
-    monkeypatch.setattr(read_throughput, "PROBE_EDGES", 1)
+    monkeypatch.setattr(machine_speed, "PROBE_EDGES", 1)
     taken = []
-    monkeypatch.setattr(read_throughput, "pooled_part", lambda kind, part, z: taken.append(part))
-    read_throughput._probe_task(0, graph, features, 2)
+    monkeypatch.setattr(machine_speed, "pooled_part", lambda kind, part, z: taken.append(part))
+    machine_speed._probe_task(0, graph, features, 2)
     assert len(taken) == 2, "one that loads the kernel, one that is timed"
 
 
@@ -61,8 +61,7 @@ def test_a_graph_without_edges_has_the_pace_that_is_built_in(tmp_path) -> None:
     )
     assert (
         graph.nodes == 2
-        and read_throughput.measure_read_throughput(Context(), graph, features)
-        == costs.DEFAULT_READ_SECONDS
+        and machine_speed.measure_read_throughput(Context(), graph, features) == costs.DEFAULT_READ_SECONDS
     )
 
 

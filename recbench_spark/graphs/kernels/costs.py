@@ -5,10 +5,10 @@ least 0 (non-negative least squares, Lawson and Hanson 1974). Each run is weight
 minimise the relative error.
 
 One amount is more than a count: a random read of a vector takes longer when the caches hold less of its
-file. So the bytes read are scaled by the measured seconds per byte (`graphs/read_throughput.py`).
+file. So the bytes read are scaled by the measured seconds per byte (`graphs/machine_speed.py`).
 
 On object storage a host also fetches what its tasks read, at the speed of its network. This speed is
-measured before the runs (`graphs/network.py`), so it is not fitted.
+measured before the runs, so it is not fitted.
 """
 
 from __future__ import annotations
