@@ -27,19 +27,14 @@ from recbench_spark.config.evaluation import (
 )
 from recbench_spark.config.living_logs import AGE_FACT, gates_with_age, make_age_gate
 from recbench_spark.config.loading import BENCHMARKS, find_benchmark, load_benchmark, make_benchmark
-from recbench_spark.core.documents import MAX_ALIAS_NODES, MAX_DEPTH, Loader, load_yaml
+from recbench_spark.core.documents import load_yaml
 from recbench_spark.core.strict_settings import (
     INT,
     MAX_CURVE,
-    MAX_SECONDS,
     NAME,
-    SECRET,
-    SECRETS_HINT,
-    UNITS,
     Count,
     Duration,
     Location,
-    M,
     Name,
     Seed,
     Share,
@@ -66,5 +61,5 @@ from recbench_spark.models.settings import (
     SwitchModel,
     TruthModel,
 )
-from recbench_spark.sources.settings import LOG_COLUMNS, OFFSET, Dataset, WorldSettings
-from recbench_spark.splits.settings import FOLD_HOLDOUTS, HOLDOUT_KEYS, NETFLIX, PROTOCOLS, HeldOut, Split
+from recbench_spark.sources.settings import LOG_COLUMNS, Dataset, WorldSettings
+from recbench_spark.splits.settings import FOLD_HOLDOUTS, PROTOCOLS, HeldOut, Split

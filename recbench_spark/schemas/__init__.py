@@ -4,99 +4,28 @@
 dense positions with a meaning only inside one `split_id`.
 """
 
+# ruff: noqa: F403 (a new table or column needs no second line here)
+
 from __future__ import annotations
 
 from recbench_spark.analyses.comparisons import tables as of_comparisons
-from recbench_spark.analyses.comparisons.tables import (
-    CHANGES,
-    COMPARISONS,
-    CURVE_CROSSINGS,
-    FLIPS,
-    FOUND_AT,
-    PARADOX_ID,
-    PARADOXES,
-)
+from recbench_spark.analyses.comparisons.tables import *
 from recbench_spark.auctions import tables as of_auctions
-from recbench_spark.auctions.tables import REPLAYS
+from recbench_spark.auctions.tables import *
 from recbench_spark.boards import tables as of_boards
-from recbench_spark.boards.tables import (
-    BOARD_DECISIONS,
-    BOARDS,
-    SUBMISSIONS,
-    TRIALS,
-    VERDICTS,
-)
-from recbench_spark.core.columns import (
-    ABSENT,
-    BOOLEAN,
-    COMPLETE,
-    DATE,
-    DEFINITION,
-    DOUBLE,
-    ESTIMATOR,
-    ID_KIND,
-    IDS,
-    INT,
-    ITEM_ID,
-    LONG,
-    METRIC,
-    OLDEST_SCHEMA,
-    PART,
-    RUN_ID,
-    SCHEMA_VERSION,
-    SPLIT_ID,
-    STRING,
-    SUITE,
-    TIMESTAMP,
-    USER_ID,
-    K,
-    Table,
-    TableColumn,
-    array_type,
-    arrow_rows,
-    require_names,
-)
+from recbench_spark.boards.tables import *
+from recbench_spark.core.columns import *
+from recbench_spark.core.columns import Table
 from recbench_spark.graphs import tables as of_graphs
-from recbench_spark.graphs.tables import (
-    GRAPH_NODES,
-    GRAPH_RUNS,
-    GRAPH_VECTORS,
-    GRAPHS,
-    NEAREST_NODES,
-    NEIGHBOURHOODS,
-)
+from recbench_spark.graphs.tables import *
 from recbench_spark.metrics import tables as of_metrics
-from recbench_spark.metrics.tables import (
-    CURVE_RANKINGS,
-    CURVE_VALUES,
-    LEARNING_CURVES,
-    METRICS,
-    MULTIVERSE,
-    RANKINGS,
-    RETRIEVAL_RUNS,
-    USER_METRICS,
-)
+from recbench_spark.metrics.tables import *
 from recbench_spark.models import tables as of_models
-from recbench_spark.models.tables import EMBEDDINGS, EXPLANATIONS, FITS, SIMILARITIES
+from recbench_spark.models.tables import *
 from recbench_spark.night import tables as of_nights
-from recbench_spark.night.tables import CHECKS, RUNS, SPEED
+from recbench_spark.night.tables import *
 from recbench_spark.splits import tables as of_splits
-from recbench_spark.splits.tables import (
-    CANDIDATES,
-    CELL_PROPENSITIES,
-    HELD_OUT,
-    INTERACTIONS,
-    ITEMS,
-    MANIFESTS,
-    METHOD,
-    POWER_LAWS,
-    PROPENSITIES,
-    RATING_PROPENSITIES,
-    REJECTS,
-    SPLITS,
-    TIME_FACTS,
-    USER_BLOCKS,
-)
+from recbench_spark.splits.tables import *
 
 ROOMS = (of_nights, of_metrics, of_splits, of_models, of_comparisons, of_graphs, of_boards, of_auctions)
 """Modules with tables, in the order of pages and lists."""
