@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark import SparkContext
 
 from recbench_spark.commands import nightly
-from recbench_spark.runtime import java, java_classes, session
+from recbench_spark.runtime import java, session
 
 WORLD = {"users": 60, "items": 40, "interactions": 1500, "open_loop": 300}
 START = "from recbench_spark.runtime.session import get_session; get_session()"
@@ -31,12 +31,12 @@ def main() -> int:
     if not java.read_known_jars(settings):  # a first session finds the jars and notes where they are
         subprocess.run([sys.executable, "-c", START], check=True)
     jars = java.read_known_jars(settings)
-    target = java_classes.archive_file(jars, java.cache_folder())
+    target = java.archive_file(jars, java.cache_folder())
     if not jars or target.is_file():
         return int(not jars)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         file = Path(folder, target.name)
-        run_night(Path(folder), java_classes.write_flags(file))
+        run_night(Path(folder), java.write_flags(file))
         file.replace(target)
     print(f"{target}: {target.stat().st_size >> 20} MB")
     return 0

@@ -24,21 +24,7 @@ from recbench_spark.errors import OK, ConfigError
 if __name__ != "flags":
     from recbench_spark.commands.runners import run_job
     from recbench_spark.commands.warehouses import require_warehouse
-    from recbench_spark.maintenance.compaction import drop_old_results, find_old_results
-    from recbench_spark.maintenance.graph_retention import (
-        OldGraphs,
-        compact_table,
-        drop_old_graphs,
-        find_old_graphs,
-    )
-    from recbench_spark.maintenance.retention import (
-        MAX_NIGHT_SECONDS,
-        RetentionRule,
-        find_old_fits,
-        find_old_layouts,
-        remove_folders,
-        remove_private_files,
-    )
+    from recbench_spark.maintenance import retention
     from recbench_spark.night.night import yesterday_stamp
     from recbench_spark.night.runners import choose_job_runner, count_no_log
     from recbench_spark.runtime.journal import Journal
@@ -90,9 +76,9 @@ def maintain(args: argparse.Namespace, store: FileTables) -> int:
     journal.say("remove what killed runs left")
     store.delete_orphans(yesterday_stamp(store))
     if store.is_file_storage:
-        remove_private_files(store.root, store.read_clock() - MAX_NIGHT_SECONDS)
+        retention.remove_private_files(store.root, store.read_clock() - retention.MAX_NIGHT_SECONDS)
     for name in filter(store.exists, TABLES):
-        if args.optimize and compact_table(store, name):
+        if args.optimize and retention.compact_table(store, name):
             journal.say(f"optimized {name}")
         if args.vacuum_hours is not None:
             journal.say(f"vacuum {name}")
@@ -140,12 +126,13 @@ def retain(store: FileTables, args: argparse.Namespace, journal: Journal) -> Non
     """Remove old nights' rows and files; --dry-run only lists them."""
     first = first_retained_night(args)
     assert first is not None
-    old = find_old_results(store, first, args.keep_night)
-    graphs, fits, layouts = OldGraphs(), tuple[str, ...](), tuple[str, ...]()
+    old = retention.find_old_results(store, first, args.keep_night)
+    graphs, fits, layouts = retention.OldGraphs(), tuple[str, ...](), tuple[str, ...]()
     if store.is_file_storage:  # a catalog where Spark writes has no such files
-        rule = RetentionRule.read(store, first, args.keep_night, old.splits)
-        graphs = find_old_graphs(store.root, rule)
-        fits, layouts = find_old_fits(store.root, rule), find_old_layouts(store.root, rule)
+        rule = retention.RetentionRule.read(store, first, args.keep_night, old.splits)
+        graphs = retention.find_old_graphs(store.root, rule)
+        fits = retention.find_old_fits(store.root, rule)
+        layouts = retention.find_old_layouts(store.root, rule)
     megabytes, layers = graphs.size / 1e6, len(graphs.models)
     print(f"nights before {first}: rows per user of {len(old.runs)} runs, {len(old.splits)} splits")
     print(f"graph_files: {len(graphs.folders)} folders, {megabytes:.1f} MB; layers of {layers} models")
@@ -155,6 +142,6 @@ def retain(store: FileTables, args: argparse.Namespace, journal: Journal) -> Non
         print(f"  {folder}")
     if not args.dry_run:
         journal.say(f"remove nights before {first}")
-        drop_old_results(store, old)
-        drop_old_graphs(store, graphs)
-        remove_folders((*fits, *layouts), store.find_use_time(MAX_NIGHT_SECONDS))
+        retention.drop_old_results(store, old)
+        retention.drop_old_graphs(store, graphs)
+        retention.remove_folders((*fits, *layouts), store.find_use_time(retention.MAX_NIGHT_SECONDS))

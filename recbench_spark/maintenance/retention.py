@@ -1,8 +1,11 @@
-"""Find and remove old shared folders, on any storage.
+"""Keep a warehouse small: old results, graphs and shared folders; compaction.
 
 Data stays while a living run may use it: if it was used within a day or since the longest running job
 began, or if it has a lease whose owner may be alive. All times are by the storage's clock. Work left by
 ended owners follows the same rule as the folder they were making.
+
+A split's graph goes with its split. A graph from an edge list goes if nothing has used it since the first
+kept night: each use updates the time on the graph's manifest and on a model's note.
 """
 
 from __future__ import annotations
@@ -11,24 +14,22 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
 
 from recbench_spark.auctions.log_layout import LAYOUTS
 from recbench_spark.auctions.log_layout import MANIFEST as LAYOUT_MANIFEST
 from recbench_spark.auctions.part_files import FACTS
-from recbench_spark.graphs.folders import FOLDER, MANIFEST, NIGHT_NOTE
+from recbench_spark.graphs.folders import FOLDER, MANIFEST, NIGHT_NOTE, read_note
 from recbench_spark.models.fits.tasks import FIT_FILES
-from recbench_spark.schemas import SPLITS
+from recbench_spark.night.split import drop_splits
+from recbench_spark.schemas import GRAPH_RUNS, GRAPH_VECTORS, RUNS, SPLITS, TABLES, Table
+from recbench_spark.storage import objects
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.leases import find_target, is_held_within, list_abandoned, remove_work
 from recbench_spark.storage.made_folders import CURRENT, find_private_form, stat_folders, stat_whole
-from recbench_spark.storage.objects import (
-    StoredObject,
-    list_drafts,
-    read_bytes,
-    remove_objects,
-)
-from recbench_spark.storage.uris import arrow_uri, join_uri
+from recbench_spark.storage.object_access import map_together
+from recbench_spark.storage.uris import arrow_uri, join_uri, relative_place
 
 MAX_NIGHT_SECONDS = 24 * 3600
 """Seconds after which a night is over: a day."""
@@ -68,8 +69,7 @@ class RetentionRule:
         cls, store: FileTables, before: date, keep: Sequence[date], doomed: Collection[str]
     ) -> RetentionRule:
         """Return a warehouse's rule; the splits in `doomed` will go."""
-        existing = store.list_values(SPLITS, "split_id") if store.exists(SPLITS.name) else set()
-        in_use = store.find_use_time(MAX_NIGHT_SECONDS)
+        existing, in_use = list_known(store, SPLITS), store.find_use_time(MAX_NIGHT_SECONDS)
         return cls(frozenset(existing - set(doomed)), before, tuple(keep), in_use)
 
     def is_old(self, name: str, last_use: float, dashes: int) -> bool:
@@ -99,7 +99,7 @@ class FolderUse:
     written: float = 0.0
     size: int = 0
 
-    def add(self, name: str, entry: StoredObject) -> FolderUse:
+    def add(self, name: str, entry: objects.StoredObject) -> FolderUse:
         """Add a file by its name below the folder."""
         if name in USE_MARKS:
             self.marked = max(self.marked, entry.written)
@@ -196,7 +196,7 @@ def remove_folders(places: Iterable[str], in_use: float) -> None:
     for place in find_unused(places, in_use):
         target = find_target(Path(place))
         if target is None:
-            remove_objects(place)
+            objects.remove_objects(place)
         elif Path(place).exists():  # else a run has taken the work over
             remove_work(target)
 
@@ -215,16 +215,127 @@ def remove_private_files(root: str, in_use: float) -> int:
     rooms = [join_uri(root, room) for room in SHARED_FOLDERS]
     form = find_private_form(root)
     for place in [root] if form.depth > 1 else rooms:
-        newest |= {join_uri(place, entry.name): entry.written for entry in list_drafts(place)}
+        newest |= {join_uri(place, entry.name): entry.written for entry in objects.list_drafts(place)}
     for room in SHARED_FOLDERS:
         newest |= {place: use.written for place, use in list_uses(root, room, *form).items()}
     old = [place for place, written in newest.items() if written <= in_use and not _is_named(place)]
     for place in old:
-        remove_objects(place)
+        objects.remove_objects(place)
     return len(old)
 
 
 def _is_named(place: str) -> bool:
     """Return whether `current.txt` beside a private folder names it."""
     folder, _, name = place.rpartition("/")
-    return (read_bytes(join_uri(folder, CURRENT)) or b"").decode() == name
+    return (objects.read_bytes(join_uri(folder, CURRENT)) or b"").decode() == name
+
+
+# ---------------------------------------- graphs
+
+
+@dataclass(frozen=True)
+class OldGraphs:
+    """Graph files and vectors for retention to remove.
+
+    Attributes:
+        folders: folders of graphs and models, in `graph_files`.
+        models: models on edge lists whose layers are removed; their embeddings stay.
+        size: bytes in the folders.
+    """
+
+    folders: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    size: int = 0
+
+
+def find_old_graphs(root: str, rule: RetentionRule) -> OldGraphs:
+    """Return the warehouse's graph folders which no kept night needs."""
+    files = join_uri(root, FOLDER)
+    sizes = find_old_folders(root, FOLDER, 2, rule)
+    names = tuple(relative_place(place, files) for place in sizes)
+    models = [name.removeprefix("models/") for name in names if name.startswith("models/")]
+    notes = {name: read_note(join_uri(files, "models", name)) for name in models if "-" not in name}
+    lists = tuple(name for name, note in notes.items() if note is not None)
+    return OldGraphs(names, lists, sum(sizes.values()))
+
+
+def drop_old_graphs(store: FileTables, old: OldGraphs) -> None:
+    """Delete old graphs, except those a run now uses.
+
+    Layer rows go first, so that a model without files never looks complete.
+    """
+    in_use = store.find_use_time(MAX_NIGHT_SECONDS)
+    places = find_unused((join_uri(store.root, FOLDER, name) for name in old.folders), in_use)
+    if old.models and store.exists(GRAPH_VECTORS.name):
+        for name in old.models:
+            place = join_uri(store.root, FOLDER, "models", name)
+            if place in places:
+                vectors = f"CASE WHEN layer < {_last_layer(place)} THEN model_id END"
+                store.delete(GRAPH_VECTORS.name, vectors, [name])
+    remove_folders(places, in_use)
+
+
+def _last_layer(place: str) -> int:
+    """Return a model's output layer, which is kept like embeddings."""
+    note = read_note(place)
+    assert note is not None
+    return int(note["layers"]) + int(note["output"] == "embeddings")
+
+
+# ---------------------------------------- results, compaction
+
+LARGE_RESULTS = ("rankings", "user_metrics", "curve_values", "curve_rankings")
+"""Tables with a row for each user and run. Metrics and checks are small and stay, however old the night."""
+
+
+@dataclass(frozen=True)
+class OldResults:
+    """Runs and splits for retention to remove."""
+
+    runs: tuple[str, ...]
+    splits: tuple[str, ...]
+
+
+def find_old_results(store: FileTables, before: date, keep: Sequence[date] = ()) -> OldResults:
+    """Return earlier runs with user rows, and their own splits.
+
+    Such a split has no kept run. The driver holds names of runs and splits, and no row for a user.
+    """
+    known, kept, used = set[str](), set[str](), dict[str, bool]()
+    for row in store.rows(RUNS, [], ["run_id", "split_id", "logical_date"]):
+        is_kept = row["logical_date"] >= before or row["logical_date"] in keep
+        used[row["split_id"]] = used.get(row["split_id"], False) or is_kept
+        kept |= {row["run_id"]} if is_kept else set()
+        known.add(row["run_id"])
+    stored = map_together(store.root, partial(list_known, store), [TABLES[name] for name in LARGE_RESULTS])
+    run_ids = (known - kept) & set().union(*stored)
+    splits = list_known(store, SPLITS) & {name for name, is_kept in used.items() if not is_kept}
+    return OldResults(tuple(sorted(run_ids)), tuple(sorted(splits)))
+
+
+def list_known(store: FileTables, table: Table) -> set[str]:
+    """Return a table's partition values; none without the table."""
+    return store.list_values(table, table.partition_by[0]) if store.exists(table.name) else set()
+
+
+def drop_old_results(store: FileTables, old: OldResults) -> None:
+    """Delete old results."""
+    for name in filter(store.exists, LARGE_RESULTS):
+        if old.runs:
+            store.delete(name, "run_id", old.runs)
+    if old.splits:
+        drop_splits(store, old.splits, "removed by retention")
+
+
+def compact_table(store: FileTables, name: str) -> bool:
+    """OPTIMIZE a table; return False if its files must stay.
+
+    A run over a graph recognises finished blocks by file name. So vectors from graph models are never
+    compacted, not even in `embeddings`.
+    """
+    if name == GRAPH_VECTORS.name:
+        return False
+    has_models = name == "embeddings" and store.exists(GRAPH_RUNS.name)
+    models = sorted(store.list_values(GRAPH_RUNS, "model_id")) if has_models else []
+    store.optimize(name, without=("model_id", models))
+    return True

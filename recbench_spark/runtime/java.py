@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
+import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
@@ -141,3 +143,34 @@ def _cache_file(settings: Mapping[str, str]) -> Path:
 def cache_folder() -> Path:
     """Return this package's folder in the user's cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "recbench-spark")
+
+
+# ------------------------------------------------------------------------------- an archive of classes
+
+QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
+"""Without these Java prints to the job's output when an archive is not its own."""
+
+
+def archive_file(jars: Sequence[str], cache: Path) -> Path:
+    """Return the archive's place for jars, Spark and Java."""
+    home = os.environ.get("JAVA_HOME")
+    java = Path(os.path.realpath(shutil.which("java", path=f"{home}/bin" if home else None) or "java"))
+    changed = java.stat().st_mtime_ns if java.is_file() else 0
+    parts = [spark_version, str(java), changed, *jars]
+    return cache / f"classes-{sha256(json.dumps(parts).encode()).hexdigest()[:16]}.jsa"
+
+
+def read_flags(jars: Sequence[str], cache: Path) -> tuple[str, ...]:
+    """Return Java's flags to read classes from their archive.
+
+    Without an archive there are no flags.
+    """
+    file = archive_file(jars, cache)
+    if not jars or not file.is_file():
+        return ()
+    return (f"-XX:SharedArchiveFile={shlex.quote(str(file))}", "-Xshare:auto", *QUIET)
+
+
+def write_flags(file: Path) -> tuple[str, ...]:
+    """Return Java's flags to write its classes at the end."""
+    return (f"-XX:ArchiveClassesAtExit={shlex.quote(str(file))}", *QUIET)

@@ -23,18 +23,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from recbench_spark.config.loading import CONF
 from recbench_spark.core.own_modules import list_own_modules
+from recbench_spark.engine import sessions
 from recbench_spark.engine.platforms import DELTA_JARS, NEWEST, check_client, name_version, prepare_session
-from recbench_spark.engine.sessions import (
-    find_update_server,
-    hide_broken_updates,
-    list_sent_files,
-    require_server,
-    send_module,
-    send_package,
-)
 from recbench_spark.engine.versions import change_setting, read_setting
 from recbench_spark.errors import ConfigError
-from recbench_spark.runtime import java, java_classes
+from recbench_spark.runtime import java
 
 BYTES_PER_BATCH, UNLIMITED_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch", str(2**31 - 1)
 
@@ -123,7 +116,7 @@ def jar_settings(settings: Mapping[str, str]) -> dict[str, str]:
 
 def read_class_flags(settings: Mapping[str, str]) -> tuple[str, ...]:
     """Return Java's flags for these packages' class archive, if any."""
-    return java_classes.read_flags(java.read_known_jars(settings), java.cache_folder())
+    return java.read_flags(java.read_known_jars(settings), java.cache_folder())
 
 
 def submit_arguments(properties: Path, small: bool = False) -> str:
@@ -198,8 +191,8 @@ def get_session(app_name: str = "recbench-spark", small: bool = False) -> SparkS
     if small and not submitted and (read_setting(spark, "spark.master") or "").startswith("local"):
         replace_defaults(spark, SMALL_JOB_SETTINGS)
     share_own_modules(spark)
-    if server := find_update_server(spark):
-        hide_broken_updates(server)
+    if server := sessions.find_update_server(spark):
+        sessions.hide_broken_updates(server)
     return spark
 
 
@@ -209,7 +202,7 @@ REMOTE = "SPARK_REMOTE"
 
 def _open_session(app_name: str) -> SparkSession:
     """Return the session of spark-submit or a Connect server."""
-    require_server(os.environ.get(REMOTE, ""))
+    sessions.require_server(os.environ.get(REMOTE, ""))
     try:
         return SparkSession.builder.appName(app_name).getOrCreate()
     except ImportError as error:  # pyspark leaves its client's packages to the user
@@ -233,12 +226,12 @@ def share_own_modules(spark: SparkSession) -> None:
 
     Such modules lie beside a YAML file or in the working folder.
     """
-    sent = list_sent_files(spark)
+    sent = sessions.list_sent_files(spark)
     for place in list_own_modules():
         if place.is_dir() and f"{place.name}.zip" not in sent:
-            send_package(spark, place)
+            sessions.send_package(spark, place)
         elif place.is_file() and place.name not in sent:
-            send_module(spark, str(place))
+            sessions.send_module(spark, str(place))
 
 
 def replace_defaults(spark: SparkSession, settings: Mapping[str, tuple[str, str]]) -> None:

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from recbench_spark.core.delta_types import field_json
+from recbench_spark.core.columns import field_json
 from recbench_spark.schemas import Table, require_names
 
 

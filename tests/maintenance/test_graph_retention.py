@@ -16,11 +16,13 @@ from deltalake import DeltaTable
 from recbench_spark import cli
 from recbench_spark.commands import embed, maintain
 from recbench_spark.graphs.folders import NIGHT_NOTE
-from recbench_spark.maintenance.graph_retention import OldGraphs, drop_old_graphs, find_old_graphs
 from recbench_spark.maintenance.retention import (
     MAX_NIGHT_SECONDS,
+    OldGraphs,
     RetentionRule,
+    drop_old_graphs,
     find_old_fits,
+    find_old_graphs,
     find_old_layouts,
     remove_folders,
     remove_private_files,

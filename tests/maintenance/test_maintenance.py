@@ -19,7 +19,7 @@ from recbench_spark import cli
 from recbench_spark.commands import maintain
 from recbench_spark.config import Benchmark
 from recbench_spark.errors import ConfigError, StoreError
-from recbench_spark.maintenance.compaction import OldResults, find_old_results
+from recbench_spark.maintenance.retention import OldResults, find_old_results
 from recbench_spark.night.night import require_split
 from recbench_spark.query.answers import make_query_runner
 from recbench_spark.schemas import (

@@ -6,10 +6,10 @@ import os
 import time
 from datetime import UTC, datetime, timedelta
 
-from recbench_spark.maintenance.graph_retention import find_old_graphs
 from recbench_spark.maintenance.retention import (
     RetentionRule,
     find_old_folders,
+    find_old_graphs,
     find_unused,
     remove_private_files,
 )
