@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
@@ -91,20 +93,19 @@ class Benchmark(Strict):
 
     @model_validator(mode="after")
     def _check_sections(self) -> Benchmark:
-        mistakes = (
-            *_comparison_mistakes(self),
-            *_paradox_mistakes(self),
-            *_search_mistakes(self),
-            *_open_loop_mistakes(self),
-            *_fold_in_mistakes(self),
-            *_curve_mistakes(self),
-            *_retrieval_mistakes(self),
-            *_history_mistakes(self),
-            *(mistake for switch in self.switches for mistake in _switch_mistakes(self, switch)),
+        checks = (
+            _find_comparison_mistakes,
+            _find_paradox_mistakes,
+            _find_search_mistakes,
+            _find_open_loop_mistakes,
+            _find_fold_in_mistakes,
+            _find_curve_mistakes,
+            _find_retrieval_mistakes,
+            _find_history_mistakes,
+            _find_switch_mistakes,
         )
-        for wrong, message in mistakes:
-            if wrong:
-                raise ValueError(message)
+        for mistake in chain.from_iterable(find(self) for find in checks):
+            raise ValueError(mistake)
         return self
 
     @property
@@ -153,7 +154,14 @@ class Benchmark(Strict):
         return models
 
 
-WITHOUT_VECTORS = (ItemKnnModel, ListsModel, PublishedModel, RandomModel, ScoresModel, SwitchModel)
+WITHOUT_VECTORS = (
+    ItemKnnModel,
+    ListsModel,
+    PublishedModel,
+    RandomModel,
+    ScoresModel,
+    SwitchModel,
+)
 """Models whose scores no index can hold."""
 
 
@@ -186,190 +194,163 @@ def make_retrieved_models(
     )
 
 
-def _retrieval_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
-    """Return mistakes in lists through indexes: (is wrong, message)."""
+def _find_retrieval_mistakes(benchmark: Benchmark) -> Iterator[str]:
+    """Yield mistakes in lists through indexes."""
     retrieval, evaluation = benchmark.retrieval, benchmark.evaluation
     retrieved = [model for model in benchmark.models if isinstance(model, RetrievedModel)]
     if not retrieved:
-        return []
-    longest, length = max(evaluation.cutoffs), min(model.length for model in retrieved)
-    without_vectors = [model.base.name for model in retrieved if isinstance(model.base, WITHOUT_VECTORS)]
-    return [
-        (
-            bool(without_vectors),
-            f"retrieval.models: the scores of '{''.join(without_vectors[:1])}' are no products of vectors\n"
-            "  hint: a model such as als or embeddings",
-        ),
-        (evaluation.task == "rating", "retrieval is of rankings: evaluation.task is 'rating'"),
-        (
-            evaluation.uncut,
-            "retrieval: lists end, so metrics over the whole ranking have no value\n"
-            "  hint: evaluation.uncut: false",
-        ),
-        (
-            length < longest,
-            f"retrieval.length {length} is shorter than the largest cut-off, {longest}",
-        ),
-        (
-            retrieval is not None and retrieval.recall is not None and "valid" not in evaluation.parts,
-            "retrieval.recall: an index is chosen on the part valid: add it to evaluation.parts",
-        ),
-        (
-            benchmark.split.held_out is not None and evaluation.learning_curve is not None,
-            "retrieval: lists through an index have no learning curves: leave one of the sections out",
-        ),
-    ]
-
-
-def _history_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
-    """Return models which see measured rows: (is wrong, message)."""
-    return [
-        (
-            model.shows_validation and "valid" in benchmark.evaluation.parts,
-            f"models.{model.name}: history 'with_valid' shows the part valid, which evaluation.parts "
-            "measures\n  hint: evaluation.parts: [test], or history: train",
+        return
+    for base in (model.base for model in retrieved if isinstance(model.base, WITHOUT_VECTORS)):
+        yield (
+            f"retrieval.models: the scores of '{base.name}' are no products of vectors\n"
+            "  hint: a model such as als or embeddings"
         )
-        for model in benchmark.models
-    ]
+    if evaluation.task == "rating":
+        yield "retrieval is of rankings: evaluation.task is 'rating'"
+    if evaluation.uncut:
+        yield (
+            "retrieval: lists end, so metrics over the whole ranking have no value\n"
+            "  hint: evaluation.uncut: false"
+        )
+    longest, length = max(evaluation.cutoffs), min(model.length for model in retrieved)
+    if length < longest:
+        yield f"retrieval.length {length} is shorter than the largest cut-off, {longest}"
+    if retrieval is not None and retrieval.recall is not None and "valid" not in evaluation.parts:
+        yield "retrieval.recall: an index is chosen on the part valid: add it to evaluation.parts"
+    if benchmark.split.held_out is not None and evaluation.learning_curve is not None:
+        yield "retrieval: lists through an index have no learning curves: leave one of the sections out"
 
 
-def _comparison_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
-    """Return mistakes in comparisons and regressions: (is wrong, message)."""
+def _find_history_mistakes(benchmark: Benchmark) -> Iterator[str]:
+    """Yield models which see measured rows."""
+    for model in benchmark.models:
+        if model.shows_validation and "valid" in benchmark.evaluation.parts:
+            yield (
+                f"models.{model.name}: history 'with_valid' shows the part valid, which evaluation.parts "
+                "measures\n  hint: evaluation.parts: [test], or history: train"
+            )
+
+
+def _find_comparison_mistakes(benchmark: Benchmark) -> Iterator[str]:
+    """Yield mistakes in comparisons and regressions."""
     comparisons, evaluation = benchmark.comparisons or Comparisons(), benchmark.evaluation
-    wanted = bool(benchmark.comparisons or benchmark.regressions)
     compared = comparisons.metrics or evaluation.all_metrics
-    cuts = comparisons.k or (*evaluation.cutoffs, None)
-    pinned = any(rule.against == "baseline" for rule in benchmark.regressions)
+    if (benchmark.comparisons or benchmark.regressions) and not evaluation.user_metrics:
+        yield "comparisons need evaluation.user_metrics: true"
     names = {model.name for model in benchmark.models}
-    unknown = {comparisons.baseline, *(rule.model for rule in benchmark.regressions)} - names - {None}
+    named = {comparisons.baseline, *(rule.model for rule in benchmark.regressions)}
+    for unknown in named - names - {None}:
+        yield f"comparisons: no model '{unknown}' in this file"
     strange = [metric for metric in compared if metric not in evaluation.all_metrics]
+    if strange:
+        yield f"comparisons: {', '.join(strange)} not in evaluation.metrics"
     strays = [str(k) for k in comparisons.k or () if k not in (*evaluation.cutoffs, None)]
+    if strays:
+        yield f"comparisons.k: {', '.join(strays)} not in evaluation.k"
+    cuts = comparisons.k or (*evaluation.cutoffs, None)
     uncompared = [
         f"{rule.metric}@{rule.k or 'all'} of {rule.part}"
         for rule in benchmark.regressions
         if rule.metric not in compared or rule.k not in cuts or rule.part not in evaluation.parts
     ]
-    return [
-        (wanted and not evaluation.user_metrics, "comparisons need evaluation.user_metrics: true"),
-        (bool(unknown), f"comparisons: no model '{next(iter(unknown), '')}' in this file"),
-        (bool(strange), f"comparisons: {', '.join(strange)} not in evaluation.metrics"),
-        (bool(strays), f"comparisons.k: {', '.join(strays)} not in evaluation.k"),
-        (bool(uncompared), f"regressions: {', '.join(uncompared)} is not compared"),
-        (
-            pinned and comparisons.baseline_night is None,
-            "regressions against 'baseline' need comparisons.baseline_night",
-        ),
-    ]
+    if uncompared:
+        yield f"regressions: {', '.join(uncompared)} is not compared"
+    pinned = any(rule.against == "baseline" for rule in benchmark.regressions)
+    if pinned and comparisons.baseline_night is None:
+        yield "regressions against 'baseline' need comparisons.baseline_night"
 
 
-def _open_loop_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
-    """Return conflicts between closed and open loop: (is wrong, message)."""
+def _find_open_loop_mistakes(benchmark: Benchmark) -> Iterator[str]:
+    """Yield conflicts between closed and open loop."""
     dataset, split = benchmark.dataset, benchmark.split
     given, divided = split.holdout == "given", dataset.closed_loop == "split"
-    has_open_loop = dataset.is_table or dataset.reader in ("world", *CLOSED_LOOP_READERS)
-    return [
-        (given and divided, "dataset.closed_loop 'split' needs a split.holdout other than 'given'"),
-        (
-            dataset.reader in CLOSED_LOOP_READERS
-            and not given
-            and not divided
-            and benchmark.evaluation.task != "rating",
+    if given and divided:
+        yield "dataset.closed_loop 'split' needs a split.holdout other than 'given'"
+    trains_all = dataset.reader in CLOSED_LOOP_READERS and not given and not divided
+    if trains_all and benchmark.evaluation.task != "rating":
+        yield (
             f"all closed rows of reader '{dataset.reader}' train, so the split has no test rows: give "
-            "dataset.closed_loop: split, or split.protocol: given",
-        ),
-        (
-            split.open_loop == "all" and not has_open_loop,
-            f"split.open_loop 'all': reader '{dataset.reader}' has no open loop",
-        ),
-    ]
+            "dataset.closed_loop: split, or split.protocol: given"
+        )
+    has_open_loop = dataset.is_table or dataset.reader in ("world", *CLOSED_LOOP_READERS)
+    if split.open_loop == "all" and not has_open_loop:
+        yield f"split.open_loop 'all': reader '{dataset.reader}' has no open loop"
 
 
-def _curve_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
-    """Return mistakes around learning curves: (is wrong, message)."""
-    split, parts = benchmark.split, benchmark.evaluation.parts
+def _find_curve_mistakes(benchmark: Benchmark) -> Iterator[str]:
+    """Yield mistakes around learning curves."""
+    split, where = benchmark.split, "evaluation.learning_curve"
     if benchmark.evaluation.learning_curve is None:
-        return []
-    where = "evaluation.learning_curve"
-    strays = [part for part in parts if part not in ("test", "valid")]
-    return [
-        (
-            not split.holds_out_users,
-            f"{where} needs users held out from training\n  hint: split.held_out: {{of: users, test: 0.1}}",
-        ),
-        (split.parts != ("test",), f"{where}: split.parts divides the rows of a user: leave it out"),
-        (bool(strays), f"{where}: part '{''.join(strays[:1])}' is of no held-out users: test, valid"),
-        (not benchmark.curve_models, f"{where}: the file has no model that ranks"),
-    ]
+        return
+    if not split.holds_out_users:
+        hint = "split.held_out: {of: users, test: 0.1}"
+        yield f"{where} needs users held out from training\n  hint: {hint}"
+    if split.parts != ("test",):
+        yield f"{where}: split.parts divides the rows of a user: leave it out"
+    for part in benchmark.evaluation.parts:
+        if part not in ("test", "valid"):
+            yield f"{where}: part '{part}' is of no held-out users: test, valid"
+    if not benchmark.curve_models:
+        yield f"{where}: the file has no model that ranks"
 
 
-def _switch_mistakes(benchmark: Benchmark, switch: SwitchModel) -> list[tuple[bool, str]]:
-    """Return mistakes around a switch: (is wrong, message)."""
-    curve, where = benchmark.evaluation.learning_curve, f"models.{switch.name}"
-    if curve is None:
-        return [(True, f"{where}: a switch needs evaluation.learning_curve")]
-    known = [model.name for model in benchmark.curve_models]
-    unknown = [name for name in (switch.first, switch.then) if name is not None and name not in known]
-    held_out = benchmark.split.held_out
-    valid = "valid" in benchmark.evaluation.parts and held_out is not None and held_out.valid > 0
-    return [
-        (
-            bool(unknown),
-            f"{where}: no model '{''.join(unknown[:1])}' that ranks\n  hint: {', '.join(known)}",
-        ),
-        (switch.first is None and len(known) < 2, f"{where}: there are no two models to switch between"),
-        (
-            switch.at == "auto" and not valid,
-            f"{where}: 'at: auto' chooses on validation users, and there are none\n"
-            "  hint: split.held_out.valid above 0, and evaluation.parts: [valid, test]",
-        ),
-        (
-            switch.at == "auto" and benchmark.evaluation.parts == ("valid",),
-            f"{where}: 'at: auto' needs users to measure, too: add test to evaluation.parts",
-        ),
-        (
-            switch.at != "auto" and not curve.points[0] <= switch.at < curve.points[-1],
-            f"{where}: 'at' is {switch.at}, and the points are {curve.points[0]} to {curve.points[-1]}\n"
-            "  hint: a point before the last one",
-        ),
-    ]
+def _find_switch_mistakes(benchmark: Benchmark) -> Iterator[str]:
+    """Yield mistakes around switches."""
+    curve, parts = benchmark.evaluation.learning_curve, benchmark.evaluation.parts
+    known, held_out = [model.name for model in benchmark.curve_models], benchmark.split.held_out
+    valid = "valid" in parts and held_out is not None and held_out.valid > 0
+    for switch in benchmark.switches:
+        where = f"models.{switch.name}"
+        if curve is None:
+            yield f"{where}: a switch needs evaluation.learning_curve"
+            return
+        for name in (switch.first, switch.then):
+            if name is not None and name not in known:
+                yield f"{where}: no model '{name}' that ranks\n  hint: {', '.join(known)}"
+        if switch.first is None and len(known) < 2:
+            yield f"{where}: there are no two models to switch between"
+        if switch.at == "auto" and not valid:
+            yield (
+                f"{where}: 'at: auto' chooses on validation users, and there are none\n"
+                "  hint: split.held_out.valid above 0, and evaluation.parts: [valid, test]"
+            )
+        if switch.at == "auto" and parts == ("valid",):
+            yield f"{where}: 'at: auto' needs users to measure, too: add test to evaluation.parts"
+        if switch.at != "auto" and not curve.points[0] <= switch.at < curve.points[-1]:
+            points = f"the points are {curve.points[0]} to {curve.points[-1]}"
+            yield f"{where}: 'at' is {switch.at}, and {points}\n  hint: a point before the last one"
 
 
-def _search_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
-    """Return mistakes in the search: (is wrong, message)."""
-    search = benchmark.search
+def _find_search_mistakes(benchmark: Benchmark) -> Iterator[str]:
+    """Yield mistakes in the search."""
+    search, split = benchmark.search, benchmark.split
     if search is None:
-        return []
+        return
     names = {model.name for model in benchmark.models}
-    unknown = [name for name in search.spaces if name not in names]
-    fold_count = benchmark.split.folds if benchmark.split.holdout in FOLD_HOLDOUTS else 1
-    return [
-        (bool(unknown), f"search.spaces: no model '{unknown[0] if unknown else ''}' in this file"),
-        (search.fold >= fold_count, f"search.fold: no fold {search.fold} in this split"),
-    ]
+    for name in search.spaces:
+        if name not in names:
+            yield f"search.spaces: no model '{name}' in this file"
+    if search.fold >= (split.folds if split.holdout in FOLD_HOLDOUTS else 1):
+        yield f"search.fold: no fold {search.fold} in this split"
 
 
-def _fold_in_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
-    """Return item vectors without users to rank: (is wrong, message).
+def _find_fold_in_mistakes(benchmark: Benchmark) -> Iterator[str]:
+    """Yield item vectors without users to rank.
 
     A model with item vectors alone needs a split with held-out users.
     """
-    alone = [m for m in benchmark.models if isinstance(m, EmbeddingsModel) and m.users is None]
-    return [
-        (
-            not benchmark.split.holds_out_users,
-            f"model {model.name}: without users it ranks only users of split.held_out: {{of: users}}",
-        )
-        for model in alone
-    ]
+    for model in benchmark.models if not benchmark.split.holds_out_users else ():
+        if isinstance(model, EmbeddingsModel) and model.users is None:
+            yield f"model {model.name}: without users it ranks only users of split.held_out: {{of: users}}"
 
 
-def _paradox_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
-    """Return mistakes in the search for paradoxes: (is wrong, message)."""
+def _find_paradox_mistakes(benchmark: Benchmark) -> Iterator[str]:
+    """Yield mistakes in the search for paradoxes."""
     paradoxes, evaluation = benchmark.paradoxes, benchmark.evaluation
     if paradoxes is None:
-        return []
+        return
     if evaluation.task == "rating":
-        return [(True, "paradoxes are of rankings: evaluation.task is 'rating'")]
+        yield "paradoxes are of rankings: evaluation.task is 'rating'"
     keys = (*(cut.key for cut in evaluation.slices), *(EXPOSURE_SLICES if evaluation.exposure else ()))
     cuts = [k for k in paradoxes.k or () if k not in (*evaluation.cutoffs, None)]
     unknown = {
@@ -378,10 +359,10 @@ def _paradox_mistakes(benchmark: Benchmark) -> list[tuple[bool, str]]:
         "k": list(map(str, cuts)),
         "parts": [part for part in paradoxes.parts or () if part not in evaluation.parts],
     }
-    pinned = "baseline" in (paradoxes.against, paradoxes.flips_against)
+    for key, names in unknown.items():
+        if names:
+            listed = ", ".join(name or "''" for name in names)
+            yield f"paradoxes.{key}: {listed} not in evaluation"
     named = benchmark.comparisons is not None and benchmark.comparisons.baseline is not None
-    missing = [(key, ", ".join(name or "''" for name in names)) for key, names in unknown.items()]
-    return [
-        *((bool(names), f"paradoxes.{key}: {names} not in evaluation") for key, names in missing),
-        (pinned and not named, "paradoxes against 'baseline' need comparisons.baseline"),
-    ]
+    if "baseline" in (paradoxes.against, paradoxes.flips_against) and not named:
+        yield "paradoxes against 'baseline' need comparisons.baseline"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from numbers import Real
 from typing import Annotated, Any, ClassVar, Literal
@@ -290,14 +291,6 @@ class Evaluation(Strict):
             return {**document, "metrics": metrics}
         return {**document, "metrics": metrics, "k": (*named, *cuts)}
 
-    @model_validator(mode="after")
-    def _check_task(self) -> Evaluation:
-        defaults = type(self).model_fields
-        strays = [name for name in RANKING_ONLY if getattr(self, name) != defaults[name].default]
-        if self.task == "rating" and (strays or self.slices):
-            raise ValueError(f"{[*strays, 'slices'][0]}: not for task 'rating'")
-        return self
-
     @field_validator("k")
     @classmethod
     def _check_cutoffs(cls, k: tuple[int, ...]) -> tuple[int, ...]:
@@ -320,41 +313,37 @@ class Evaluation(Strict):
         return slices
 
     @model_validator(mode="after")
-    def _refuse_exposure_keys(self) -> Evaluation:
-        taken = [cut.key for cut in self.slices if self.exposure and cut.key in EXPOSURE_SLICES]
-        if taken:
-            raise ValueError(f"slice '{taken[0]}' is made by evaluation.exposure: choose another key")
+    def _check_together(self) -> Evaluation:
+        for mistake in self._find_mistakes():
+            raise ValueError(mistake)
         return self
 
-    @model_validator(mode="after")
-    def _check_curve(self) -> Evaluation:
+    def _find_mistakes(self) -> Iterator[str]:
+        """Yield settings that do not go together."""
+        defaults = type(self).model_fields
+        strays = [name for name in RANKING_ONLY if getattr(self, name) != defaults[name].default]
+        if self.task == "rating" and (strays or self.slices):
+            yield f"{[*strays, 'slices'][0]}: not for task 'rating'"
+        for key in (cut.key for cut in self.slices if self.exposure and cut.key in EXPOSURE_SLICES):
+            yield f"slice '{key}' is made by evaluation.exposure: choose another key"
         if self.curve and max(self.k) > MAX_CURVE:
-            raise ValueError(f"curve keeps every cut-off up to the largest k: at most {MAX_CURVE}")
-        return self
-
-    @model_validator(mode="after")
-    def _require_uncut(self) -> Evaluation:
-        whole = [name for name in ("multiverse", "exposure") if getattr(self, name)]
-        if whole and not self.uncut:
-            raise ValueError(f"{whole[0]} needs all ranks: leave uncut true")
-        return self
-
-    @model_validator(mode="after")
-    def _check_learning_curve(self) -> Evaluation:
+            yield f"curve keeps every cut-off up to the largest k: at most {MAX_CURVE}"
+        for name in ("multiverse", "exposure"):
+            if getattr(self, name) and not self.uncut:
+                yield f"{name} needs all ranks: leave uncut true"
         if self.learning_curve is None:
-            return self
+            return
         if CURVE_METRIC not in self.metrics:
-            raise ValueError(f"learning_curve needs the metric {CURVE_METRIC}: its mean is {MANDCG}")
+            yield f"learning_curve needs the metric {CURVE_METRIC}: its mean is {MANDCG}"
         if not self.user_metrics:
-            raise ValueError("learning_curve needs user_metrics: true")
+            yield "learning_curve needs user_metrics: true"
         columns = len(self.learning_curve.points) * len(self.metrics) * (len(self.cutoffs) + self.uncut)
         sums = columns * self.bootstrap.replicates
         if sums > MAX_CURVE_SUMS:
-            raise ValueError(
+            yield (
                 f"learning_curve: points x metrics x cut-offs x bootstrap.replicates are {sums:,}, and a "
                 f"task holds 16 bytes for each: at most {MAX_CURVE_SUMS:,}"
             )
-        return self
 
     @property
     def all_metrics(self) -> tuple[str, ...]:
