@@ -58,15 +58,15 @@ WITH_SPARK = {
     "models": ("adapters.frames", "adapters.mllib_als", "adapters.multiprocess_fit"),
     "night": ("night", "standalone_runs"),
     "query": ("sql_guard",),
-    "runtime": ("failures", "indexing", "java", "java_classes", "session"),
+    "runtime": ("failures", "indexing", "java", "session"),
     "sources": (
         "column_names", "delta_snapshots", "identity", "input_rows", "list_columns", "readers.logs",
         "readers.paths", "readers.tables", "stored_embeddings",
     ),
     "storage": (
-        "append_names", "arrow_store", "catalogs", "delta_files", "delta_tables", "file_tables",
-        "frame_blocks", "spark_errors", "spark_types", "table_folders", "table_scans", "table_upkeep",
-        "warehouse",
+        "append_names", "arrow_store", "delta_files", "delta_tables", "file_tables", "frame_blocks",
+        "spark_errors", "spark_places", "spark_types", "store", "table_folders", "table_scans",
+        "table_upkeep",
     ),
 }  # fmt: skip
 """Modules that name pyspark, delta or py4j; no other does, not even for its types."""

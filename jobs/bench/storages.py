@@ -23,8 +23,8 @@ from jobs.bench.harness import Seconds, measure_cpu, time_call
 from recbench_spark.config.loading import CONF
 from recbench_spark.errors import ConfigError
 from recbench_spark.runtime.session import PROPERTIES
+from recbench_spark.storage.spark_places import share_access
 from recbench_spark.storage.uris import LOG, split_bucket
-from recbench_spark.storage.warehouse import share_access
 from tests.faulty_storage import Faults, Request, disturb
 from tests.object_storage import S3Server, serve
 

@@ -16,13 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark.core.extras import CORE, name_fault, read_version
-from recbench_spark.engine.sessions import (
-    Py4JError,
-    has_other_python,
-    is_connect,
-    limit_waiting,
-    send_package,
-)
+from recbench_spark.engine import sessions
 from recbench_spark.engine.versions import change_setting, read_setting
 from recbench_spark.errors import ConfigError
 
@@ -81,8 +75,8 @@ def prepare_session(spark: SparkSession) -> str:
         ConfigError: client and server have different major versions, there is no Delta, ANSI cannot be
             switched on, or tasks have another Python or lack packages.
     """
-    if is_connect(spark):
-        limit_waiting(spark)
+    if sessions.is_connect(spark):
+        sessions.limit_waiting(spark)
     server = spark.version
     if server.split(".")[0] != client_version.split(".")[0]:
         raise ConfigError(
@@ -91,7 +85,7 @@ def prepare_session(spark: SparkSession) -> str:
         )
     _require_ansi(spark)
     _require_delta(spark)
-    if is_connect(spark) or has_other_python(spark):
+    if sessions.is_connect(spark) or sessions.has_other_python(spark):
         _prepare_workers(spark)
     return describe_platform(spark)
 
@@ -103,13 +97,13 @@ def describe_platform(spark: SparkSession) -> str:
     """
     version = name_version(spark.version)
     limits = []
-    if is_connect(spark):
+    if sessions.is_connect(spark):
         limits = ["no SQL of your own by Spark", "no Hadoop file systems", "no fits over several hosts"]
     elif version == "3.5":
         limits = ["mllib_als has other last bits of its vectors than with Spark 4"]
     if version == NEWEST and not limits:
         return ""
-    kind = "by Spark Connect" if is_connect(spark) else "classic"
+    kind = "by Spark Connect" if sessions.is_connect(spark) else "classic"
     words = f"; here: {', '.join(limits)} ({PLATFORMS})" if limits else ""
     return f"Spark {spark.version} {kind}{words}"
 
@@ -134,7 +128,7 @@ def _require_delta(spark: SparkSession) -> None:
     """
     try:
         spark.read.format("delta").load("/recbench-no-such-table").schema  # noqa: B018 - it asks the server
-    except (PySparkException, Py4JError) as error:
+    except (PySparkException, sessions.Py4JError) as error:
         if NO_DELTA.search(str(error)):
             raise ConfigError(
                 f"this session of Spark {spark.version} has no Delta, or lacks its settings",
@@ -171,7 +165,7 @@ def _send_package(spark: SparkSession) -> None:
     """Send this package to tasks without it."""
     why = ""
     try:
-        send_package(spark, Path(__file__).resolve().parents[1])
+        sessions.send_package(spark, Path(__file__).resolve().parents[1])
         if _ask_worker(spark)["ours"]:
             return
     except PySparkException as error:

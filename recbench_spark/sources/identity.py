@@ -37,8 +37,8 @@ from recbench_spark.sources.digests import (
 from recbench_spark.sources.object_digests import object_identity
 from recbench_spark.sources.paths import check_path, exists
 from recbench_spark.sources.readers.paths import explain_errors, is_table, qualify_path, reach_storage
-from recbench_spark.storage.catalogs import find_table, is_delta
 from recbench_spark.storage.shared_arrays import escape_path
+from recbench_spark.storage.spark_places import find_table, is_delta
 from recbench_spark.storage.table_scans import find_partition, is_delta_table
 from recbench_spark.storage.uris import is_object_storage
 

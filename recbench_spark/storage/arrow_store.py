@@ -9,22 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from pyarrow.dataset import Dataset
 
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.schemas import TABLES, Table
+from recbench_spark.storage import table_folders
 from recbench_spark.storage.delta_files import CHECKED_VERSION
 from recbench_spark.storage.delta_tables import hold_table
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.object_access import map_together
 from recbench_spark.storage.objects import require_conditional_writes, require_storage
-from recbench_spark.storage.table_folders import (
-    check_writable,
-    is_catalog_schema,
-    may_have_folder,
-)
 from recbench_spark.storage.table_sql import check_version
 from recbench_spark.storage.uris import arrow_uri, is_object_storage, trim_uri
 
@@ -34,7 +30,7 @@ if TYPE_CHECKING:
 
 def is_local_folder(root: str) -> bool:
     """Check whether a warehouse is a folder of this machine."""
-    return not (is_catalog_schema(root) or "://" in root)
+    return not (table_folders.is_catalog_schema(root) or "://" in root)
 
 
 def needs_no_java(root: str) -> bool:
@@ -50,7 +46,7 @@ def may_have_files(root: str) -> bool:
 
     Only a session knows this for Spark's own catalog.
     """
-    return needs_no_java(root) or may_have_folder(root)
+    return needs_no_java(root) or table_folders.may_have_folder(root)
 
 
 def is_made(root: str) -> bool:
@@ -102,7 +98,9 @@ class ArrowStore(FileTables):
         if self.folder is None:
             require_storage(self.root)
         if not read_only:
-            check_writable(self.folder) if self.folder else require_conditional_writes(self.root)
+            table_folders.check_writable(self.folder) if self.folder else require_conditional_writes(
+                self.root
+            )
         if not any_version and self.exists("runs"):
             with hold_table(self.location("runs"), latest=False) as table:
                 check_version(self.root, table.metadata().configuration)
@@ -114,11 +112,12 @@ class ArrowStore(FileTables):
 
         A table opens as in `dataset`.
         """
-        listed = list(names)
-        return dict(zip(listed, map_together(self.root, self._open_existing, listed), strict=True))
 
-    def _open_existing(self, name: str) -> Dataset | None:
-        return self.dataset(TABLES[name]) if self.exists(name) else None
+        def open_existing(name: str) -> Dataset | None:
+            return self.dataset(TABLES[name]) if self.exists(name) else None
+
+        listed = list(names)
+        return dict(zip(listed, map_together(self.root, open_existing, listed), strict=True))
 
     # ------------------------------------------------------------------------------- writing
 
@@ -128,19 +127,14 @@ class ArrowStore(FileTables):
         Raises:
             FallbackToSpark: a table requires a writer's feature missing in `deltalake`.
         """
-        for table in tables:
-            if self.exists(table.name):
-                protocol = self._read_protocol(table.name)
-                if protocol.min_writer_version > CHECKED_VERSION:
-                    features = ", ".join(protocol.writer_features or [])
-                    requirement = features or protocol.min_writer_version
-                    raise FallbackToSpark(f"table {table.name} of the warehouse requires {requirement}")
-
-    def _read_protocol(self, name: str) -> Any:
         from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
-        try:
-            with hold_table(self.location(name), latest=False) as opened:
-                return opened.protocol()
-        except DeltaError as error:
-            raise FallbackToSpark(f"table {name}: {str(error).splitlines()[0]}") from None
+        for name in (table.name for table in tables if self.exists(table.name)):
+            try:
+                with hold_table(self.location(name), latest=False) as opened:
+                    protocol = opened.protocol()
+            except DeltaError as error:
+                raise FallbackToSpark(f"table {name}: {str(error).splitlines()[0]}") from None
+            if protocol.min_writer_version > CHECKED_VERSION:
+                requirement = ", ".join(protocol.writer_features or []) or protocol.min_writer_version
+                raise FallbackToSpark(f"table {name} of the warehouse requires {requirement}")

@@ -33,7 +33,7 @@ def commit(store: FileTables, *additions: Addition) -> list[File]:
     Returns:
         The files written now by tasks, with their notes.
     """
-    return [file for addition in additions for file in _append(store, addition)]
+    return [file for one in additions for file in store.append(one.rows, one.table, one.once, one.named_by)]
 
 
 def commit_together(store: FileTables, *additions: Addition) -> None:
@@ -41,11 +41,9 @@ def commit_together(store: FileTables, *additions: Addition) -> None:
 
     This is for tables of which none tells that the others are complete.
     """
-    store.run_together([partial(_append, store, addition) for addition in additions])
-
-
-def _append(store: FileTables, addition: Addition) -> list[File]:
-    return store.append(addition.rows, addition.table, addition.once, addition.named_by)
+    store.run_together(
+        [partial(store.append, one.rows, one.table, one.once, one.named_by) for one in additions]
+    )
 
 
 def add_blocks(table: Table, name: str, blocks: TaskRows) -> Addition:

@@ -29,20 +29,11 @@ from pyarrow import fs
 from pyarrow.dataset import Dataset, ParquetReadOptions
 
 from recbench_spark.errors import FallbackToSpark, StoreError
+from recbench_spark.storage import uris
 from recbench_spark.storage.drivers import repeat_if_cut
 from recbench_spark.storage.object_access import delta_options, storage_error
 from recbench_spark.storage.objects import LISTED_AT_ONCE, list_behind, stat_in_turn
 from recbench_spark.storage.publish import local_path, publish_file
-from recbench_spark.storage.uris import (
-    LOG,
-    arrow_uri,
-    decode_uri,
-    is_hdfs,
-    is_object_storage,
-    is_remote,
-    join_uri,
-    require_table_name,
-)
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -81,13 +72,16 @@ def open_table(place: str | Path, version: int | None = None) -> DeltaTable:
     try:
         return repeat_if_cut(lambda: DeltaTable(uri, version=version, storage_options=options))
     except OSError as error:  # object storage; a folder without a table has errors of `deltalake`
-        if not is_object_storage(place):
+        if not uris.is_object_storage(place):
             raise
         raise storage_error(str(place), str(error)) from None
 
 
 KEEP_SECONDS = 60.0
 """For so long after a look, a table's protocol in object storage counts as known."""
+
+OTHER_FILE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+"""Begin of a data file's URI in a log; others are relative."""
 
 COMMIT_NAME = re.compile(r"[0-9]{20}\.json")
 
@@ -169,8 +163,8 @@ def _list_commits(place: str, version: int) -> dict[int, str]:
     One call returns a thousand commits at most. HDFS lists no folder from a name on, so there each version
     is asked for by name.
     """
-    log = join_uri(place, LOG)
-    if is_hdfs(place):
+    log = uris.join_uri(place, uris.LOG)
+    if uris.is_hdfs(place):
         names = (f"{number:020}.json" for number in range(version, version + LISTED_AT_ONCE))
         listed = stat_in_turn(log, names)
     else:
@@ -197,7 +191,7 @@ def hold_table(
     Raises:
         DeltaError, StoreError: as `open_table`.
     """
-    if not is_object_storage(place):
+    if not uris.is_object_storage(place):
         yield open_table(place, version)
         return
     with _kept_lock:
@@ -231,7 +225,7 @@ def read_dataset(place: str | Path, version: int | None = None) -> Dataset:
         features = list_features(table)
         if features:
             raise FallbackToSpark(f"{place} has features of Delta that are Spark's: {', '.join(features)}")
-        if is_object_storage(place):
+        if uris.is_object_storage(place):
             system = open_small_files(table, str(place))
         # Spark's old timestamps have 96 bits; nanoseconds hold them up to 2262 alone.
         options = ParquetReadOptions(coerce_int96_timestamp_unit="us")
@@ -255,23 +249,6 @@ def list_files(place: str | Path, partition: Mapping[str, str] | None = None) ->
         return list_table_files(table, place, partition)
 
 
-def list_file_sizes(place: str | Path, partition: Mapping[str, str]) -> dict[str, int]:
-    """Return the bytes of a partition's data files, by path.
-
-    The log has them. Args, errors: as `list_files`.
-    """
-    with hold_table(place) as table:
-        return measure_table_files(table, place, partition)
-
-
-def measure_table_files(
-    table: DeltaTable, place: str | Path, partition: Mapping[str, str]
-) -> dict[str, int]:
-    """Return `list_file_sizes` of an open table."""
-    actions = _list_actions(table, place, partition)
-    return dict(zip(_real_files(place, actions), actions["size_bytes"].to_pylist(), strict=True))
-
-
 def list_table_files(
     table: DeltaTable, place: str | Path, partition: Mapping[str, str] | None = None
 ) -> list[str]:
@@ -280,9 +257,15 @@ def list_table_files(
 
 
 def _real_files(place: str | Path, actions: pa.Table) -> list[str]:
-    """Return the paths or URIs from `_list_actions`."""
-    folder = str(place if is_remote(place) else _real_folder(place))
-    return [_real_file(folder, path) for path in actions["path"].to_pylist()]
+    """Return the paths or URIs from `_list_actions`.
+
+    A shallow clone names other tables' files by URIs.
+    """
+    folder = str(place if uris.is_remote(place) else _real_folder(place))
+    return [
+        uris.decode_uri(path) if OTHER_FILE.match(path) else uris.join_uri(folder, unquote(path))
+        for path in actions["path"].to_pylist()
+    ]
 
 
 def list_stored_files(table: DeltaTable, place: str | Path) -> dict[str, dict[str, Any]]:
@@ -346,11 +329,11 @@ def open_for_write(place: str | Path) -> Iterator[DeltaTable]:
 
     real, stage = _real_folder(place), _new_folder()
     try:
-        (stage / LOG).mkdir()
-        for file in (real / LOG).iterdir():
-            (stage / LOG / file.name).symlink_to(file)
+        (stage / uris.LOG).mkdir()
+        for file in (real / uris.LOG).iterdir():
+            (stage / uris.LOG / file.name).symlink_to(file)
         for entry in real.iterdir():
-            if entry.name != LOG:
+            if entry.name != uris.LOG:
                 (stage / entry.name).symlink_to(entry)
         yield DeltaTable(stage.as_uri())
         _publish_commits(stage, real)
@@ -361,25 +344,15 @@ def open_for_write(place: str | Path) -> Iterator[DeltaTable]:
 def _publish_commits(stage: Path, real: Path) -> None:
     """Move data files to their folder, then publish commits."""
     new_files = [file for file in stage.rglob("*.parquet") if not file.is_symlink()]
-    for file in [file for file in new_files if LOG not in file.relative_to(stage).parts]:
+    for file in [file for file in new_files if uris.LOG not in file.relative_to(stage).parts]:
         target = real / file.relative_to(stage)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.move(file, target)
-    commits = (file for file in (stage / LOG).glob("*.json") if not file.is_symlink())
+    commits = (file for file in (stage / uris.LOG).glob("*.json") if not file.is_symlink())
     for commit in sorted(commits):
-        target = real / LOG / commit.name
+        target = real / uris.LOG / commit.name
         if not publish_file(target, partial(shutil.copyfile, commit)):
             raise FileExistsError(f"{target} was written by another process")
-
-
-def _real_file(folder: str, stored: str) -> str:
-    """Return a log's data file as a path or URI.
-
-    A shallow clone names other tables' files.
-    """
-    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", stored):
-        return decode_uri(stored)
-    return join_uri(folder, unquote(stored))
 
 
 def _real_folder(place: str | Path) -> Path:
@@ -388,14 +361,14 @@ def _real_folder(place: str | Path) -> Path:
 
 def has_odd_name(place: str | Path) -> bool:
     """Check whether `deltalake` refuses the name of a table's folder."""
-    return not is_remote(place) and UNSUPPORTED_CHARACTERS.search(str(_real_folder(place))) is not None
+    return not uris.is_remote(place) and UNSUPPORTED_CHARACTERS.search(str(_real_folder(place))) is not None
 
 
 def _table_uri(place: str | Path) -> str:
-    if is_object_storage(place):
-        require_table_name(str(place))
-    if is_remote(place):
-        return arrow_uri(str(place))
+    if uris.is_object_storage(place):
+        uris.require_table_name(str(place))
+    if uris.is_remote(place):
+        return uris.arrow_uri(str(place))
     return (_plain_folder(_real_folder(place)) if has_odd_name(place) else _real_folder(place)).as_uri()
 
 
@@ -405,9 +378,11 @@ def _plain_folder(real: Path) -> Path:
     The private folder links to the real folder's log.
     """
     plain = _plain_folders.get(str(real))
-    if plain is None or not (plain / LOG).is_symlink():  # somebody may have cleaned the temporary folder
+    if (
+        plain is None or not (plain / uris.LOG).is_symlink()
+    ):  # somebody may have cleaned the temporary folder
         plain = _plain_folders[str(real)] = _new_folder()
-        (plain / LOG).symlink_to(real / LOG)
+        (plain / uris.LOG).symlink_to(real / uris.LOG)
     return plain
 
 
@@ -472,13 +447,9 @@ def _open_file(fetch: Callable[[str], Any], sizes: Mapping[str, int], place: str
             _contents.move_to_end(key)
     if content is None:
         content = fetch(path).read()
-        _keep_content(key, content)
+        with _contents_lock:
+            _contents[key] = content
+            held = sum(map(len, _contents.values()))
+            while held > KEPT_BYTES:
+                held -= len(_contents.popitem(last=False)[1])
     return pa.BufferReader(content)
-
-
-def _keep_content(key: tuple[str, str], content: bytes) -> None:
-    with _contents_lock:
-        _contents[key] = content
-        held = sum(map(len, _contents.values()))
-        while held > KEPT_BYTES:
-            held -= len(_contents.popitem(last=False)[1])

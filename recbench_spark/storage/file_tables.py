@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import time
 import uuid
@@ -21,19 +20,11 @@ from recbench_spark.engine.local import LocalEngine
 from recbench_spark.engine.measures import PIECE_ROWS
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.schemas import RESULT_TABLES, RUNS, TABLES, Table, arrow_rows
-from recbench_spark.storage import delta_files, table_upkeep
+from recbench_spark.storage import delta_files, marks, table_upkeep
 from recbench_spark.storage.blocks import Engine, PieceRows, StoredRows, TaskRows
 from recbench_spark.storage.delta_files import File, Filters, Since
-from recbench_spark.storage.delta_tables import count_rows, list_file_sizes, read_dataset
+from recbench_spark.storage.delta_tables import count_rows, list_files, read_dataset
 from recbench_spark.storage.leases import Report, take_turns
-from recbench_spark.storage.marks import (
-    MARKS_FOLDER,
-    count_hours_to_keep,
-    end_runs,
-    note_run,
-    oldest_work,
-    runs_at_work,
-)
 from recbench_spark.storage.object_access import map_together
 from recbench_spark.storage.objects import read_object_clock
 from recbench_spark.storage.packed_blocks import read_partition_files
@@ -69,10 +60,6 @@ class TaskFiles(NamedTuple):
 
     files: Sequence[File]
     folder: str
-
-
-MAX_DRIVER_BYTES = 1 << 28
-"""Most bytes of files for the driver to read itself; tasks read larger ones."""
 
 
 class FileTables:
@@ -300,7 +287,7 @@ class FileTables:
         be longer than a night.
         """
         place = self._open_files(name)
-        kept = hours if self.folder is None else count_hours_to_keep(self.folder, hours)
+        kept = hours if self.folder is None else marks.count_hours_to_keep(self.folder, hours)
         self.retry(f"vacuum {name}", partial(table_upkeep.vacuum_files, place, kept))
 
     def _open_files(self, name: str) -> str:
@@ -314,7 +301,8 @@ class FileTables:
         return self._uses_deltalake(table)
 
     def _append_arrow(self, rows: pa.Table, table: Table, once: str) -> None:
-        self._commit(table, partial(delta_files.append_rows, rows=rows, once=f"{table.name}/{once}"))
+        place, name = self.location(table.name), f"{table.name}/{once}"
+        self.retry(f"write {table.name}", partial(delta_files.append_rows, place, rows, name))
 
     def _append_missing(self, rows: pa.Table, table: Table, key: Sequence[str], since: Since) -> None:
         delta_files.append_missing(self.location(table.name), rows, key, since)
@@ -367,7 +355,7 @@ class FileTables:
     def take_turns(self, name: str, report: Report) -> AbstractContextManager[object]:
         """Hold a folder's lock for work of this name; others wait."""
         folder = self.folder
-        return nullcontext() if folder is None else take_turns(folder / MARKS_FOLDER / name, report)
+        return nullcontext() if folder is None else take_turns(folder / marks.MARKS_FOLDER / name, report)
 
     def open_progress_folder(self) -> Path | None:
         """Return a new folder for tasks' progress notes, if possible."""
@@ -376,12 +364,12 @@ class FileTables:
     def note_run(self, run_id: str) -> None:
         """Mark this process's run, so that cleaning keeps it."""
         if self.folder is not None:
-            note_run(self.folder, run_id)
+            marks.note_run(self.folder, run_id)
 
     def end_runs(self) -> None:
         """Remove this process's marks: its runs have ended."""
         if self.folder is not None:
-            end_runs(self.folder)
+            marks.end_runs(self.folder)
 
     def read_clock(self) -> float:
         """Return seconds since 1970, by the storage's or host's clock."""
@@ -395,7 +383,7 @@ class FileTables:
         The time is some seconds ago, or the start of the longest job at work, by the storage's clock. On
         object storage no mark tells what is at work.
         """
-        began = oldest_work(self.folder) if self.folder is not None else None
+        began = marks.oldest_work(self.folder) if self.folder is not None else None
         ago = self.read_clock() - seconds
         return ago if began is None else min(began, ago)
 
@@ -405,7 +393,7 @@ class FileTables:
         Such runs began before a time stamp and are not at work, as living processes tell. A run id's time
         stamp is from its host's clock.
         """
-        at_work = set() if self.folder is None else runs_at_work(self.folder)
+        at_work = set() if self.folder is None else marks.runs_at_work(self.folder)
         known = map_together(self.root, self.exists, RESULT_TABLES)
         names = [name for name, exists in zip(RESULT_TABLES, known, strict=True) if exists]
         values = map_together(self.root, lambda name: self.list_values(TABLES[name], "run_id"), names)
@@ -416,19 +404,6 @@ class FileTables:
             lost = sorted(name for name in unknown if name < older_than)
             if lost:
                 self.delete(name, "run_id", lost)
-
-    def list_partition_files(
-        self, table: Table, partition: Mapping[str, str], *, max_bytes: float = MAX_DRIVER_BYTES
-    ) -> list[str]:
-        """Return a partition's Parquet files; empty: Spark must read.
-
-        `max_bytes`: their largest size together, by default what the driver reads itself; larger ones count
-        as empty.
-        """
-        if not self.exists(table.name) or not self._uses_deltalake(table):
-            return []
-        size_by_file = list_file_sizes(self.location(table.name), partition)
-        return list(size_by_file) if sum(size_by_file.values()) <= max_bytes else []
 
     def open_rows(
         self, table: Table, column: str, values: Sequence[str], most: int = PIECE_ROWS, **others: str
@@ -445,13 +420,14 @@ class FileTables:
         Raises:
             FallbackToSpark: Spark must read the table, and this warehouse has none.
         """
-        if self.exists(table.name) and not self._uses_deltalake(table):
+        exists = self.exists(table.name)
+        if exists and not self._uses_deltalake(table):
             wanted = {column: values, **{name: [value] for name, value in others.items()}}
             return self._open_frame(table, wanted, most)
         pieces = [
             (file, partition)
-            for partition in ({column: value, **others} for value in values)
-            for file in self.list_partition_files(table, partition, max_bytes=math.inf)
+            for partition in ({column: value, **others} for value in values if exists)
+            for file in list_files(self.location(table.name), partition)
         ]
         read = partial(read_partition_files, most=most, schema=table.arrow_schema)
         return PieceRows(self.engine, pieces, read)
@@ -467,9 +443,8 @@ class FileTables:
         if folder != self.location(table.name):
             self._append_spare(written, table, once)
             return
-        names = dict.fromkeys(table.partition_by, "")
-        commit = partial(delta_files.commit, files=files, partition=names, once=f"{table.name}/{once}")
-        self._commit(table, commit)
+        names, name = dict.fromkeys(table.partition_by, ""), f"{table.name}/{once}"
+        self.retry(f"write {table.name}", partial(delta_files.commit, folder, files, names, name))
 
     def _append_spare(self, written: TaskFiles, table: Table, once: str) -> None:
         raise NotImplementedError
@@ -485,9 +460,6 @@ class FileTables:
         ]
         self._commit_files(TaskFiles(files, folder), table, once)
         return files
-
-    def _commit(self, table: Table, write: Any) -> None:
-        self.retry(f"write {table.name}", partial(write, self.location(table.name)))
 
     def list_values(self, table: Table, column: str) -> set[str]:
         """Return distinct values; a partition column's from the log."""

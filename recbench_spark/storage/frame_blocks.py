@@ -324,16 +324,11 @@ def local_scratch(master: str) -> str:
 
 def drop_scratch(spark: SparkSession, base: str) -> None:
     """Remove this process's scratch on any storage."""
-    if "://" in base and not is_object_storage(base):
-        _remove_remote(spark, join_uri(base, SCRATCH))
-    else:
+    if "://" not in base or is_object_storage(base):
         scratch.drop_scratch(base)
-
-
-def _remove_remote(spark: SparkSession, folder: str) -> None:
-    """Remove a folder by Hadoop's file system, which wrote it."""
+        return
     with suppress(Py4JError):  # a folder left behind costs only space
-        files, path = open_hadoop(spark, folder)
+        files, path = open_hadoop(spark, join_uri(base, SCRATCH))
         files.delete(path, True)
 
 

@@ -11,15 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar, TypeAlias
 
-from recbench_spark.storage.objects import (
-    list_objects,
-    put_if_absent,
-    read_bytes,
-    read_object_clock,
-    remove_objects,
-    stat_objects,
-    write_bytes,
-)
+from recbench_spark.storage import objects
 from recbench_spark.storage.publish import age_seconds, remove_tree, rename_folder
 from recbench_spark.storage.uris import is_object_storage, join_uri
 
@@ -63,7 +55,7 @@ class FolderLeaseFiles:
     def put(self, file: str, content: bytes) -> bool:
         """Make a lease; False: another process was faster."""
         try:
-            return put_if_absent(file, content)
+            return objects.put_if_absent(file, content)
         except FileNotFoundError:  # the last process in the folder has removed it
             return False
 
@@ -117,18 +109,18 @@ class ObjectLeaseFiles:
 
     def find_last_epoch(self, target: str) -> int:
         """Return the highest epoch of a target's leases; 0: none."""
-        matches = (re.fullmatch(r"lease-(\d{6})\.json", name) for name in list_objects(target))
+        matches = (re.fullmatch(r"lease-(\d{6})\.json", name) for name in objects.list_objects(target))
         return max((int(match[1]) for match in matches if match), default=0)
 
     def put(self, file: str, content: bytes) -> bool:
         """Make a lease; False: another process was faster."""
         # The answer to this very write may have been lost.
-        return put_if_absent(file, content) or read_bytes(file) == content
+        return objects.put_if_absent(file, content) or objects.read_bytes(file) == content
 
     def touch(self, file: str, content: bytes) -> None:
         """Write a lease again, unless a later owner removed it."""
-        if read_bytes(file) == content:
-            write_bytes(file, content)
+        if objects.read_bytes(file) == content:
+            objects.write_bytes(file, content)
 
     def read_age(self, file: str) -> float:
         """Return the seconds since the last write; 0: no object.
@@ -136,20 +128,20 @@ class ObjectLeaseFiles:
         The clock is read first: a slow answer makes the lease look younger, not older.
         """
         folder = file.rpartition("/")[0].rpartition("/")[0]  # its own may be removed meanwhile
-        now = read_object_clock(folder)
-        entry = next(stat_objects(file), None)
+        now = objects.read_object_clock(folder)
+        entry = next(objects.stat_objects(file), None)
         return 0.0 if entry is None else now - entry.written
 
     def end(self, file: str) -> None:
         """Leave a lease to the next owner."""
-        write_bytes(file, NOBODY)
+        objects.write_bytes(file, NOBODY)
 
     def take_over(self, target: str, epoch: int) -> None:
         """Leave all below the target: each owner needs it."""
 
     def clear(self, target: str, epoch: int) -> None:
         """Remove all below the target."""
-        remove_objects(target)
+        objects.remove_objects(target)
 
 
 LeaseFiles: TypeAlias = FolderLeaseFiles | ObjectLeaseFiles

@@ -222,7 +222,7 @@ def describe_wait(target: str, seconds: float) -> str:
     can tell.
     """
     files = open_lease_files(target)
-    owner = _read_owner(files.name(target, max(1, files.find_last_epoch(target))))
+    owner = _parse_owner(read_bytes(files.name(target, max(1, files.find_last_epoch(target)))) or NOBODY)
     who = f"process {owner.pid} of host {owner.host}" if owner else "whose owner has just ended"
     line = f"another run is making {target.rpartition('/')[2]} ({who}): waiting for it"
     if seconds < REPORT_SECONDS:
@@ -395,12 +395,8 @@ def is_dead(file: str, text: bytes | str | None = None) -> bool:
     return open_lease_files(file).read_age(file) > DEAD_SECONDS
 
 
-def _read_owner(file: str) -> Maker | None:
-    """Return a lease's owner; None: nobody, or an unknown content."""
-    return _parse_owner(read_bytes(file) or NOBODY)
-
-
 def _parse_owner(text: bytes | str) -> Maker | None:
+    """Return a lease's owner; None: nobody, or an unknown content."""
     try:
         fields: dict[str, Any] = json.loads(text)
         fields.pop("nonce", None)

@@ -100,12 +100,8 @@ def data_files(folder: Path) -> list[Path]:
 
     Files in partition folders are among them.
     """
-    files = []
-    for entry in sorted(folder.iterdir()):
-        if is_hidden(entry.name):
-            continue
-        files += data_files(entry) if entry.is_dir() else [entry]
-    return files
+    entries = sorted(entry for entry in folder.iterdir() if not is_hidden(entry.name))
+    return [file for entry in entries for file in (data_files(entry) if entry.is_dir() else [entry])]
 
 
 def text_separator(path: str, files: Iterable[str] | None = None) -> str | None:
@@ -222,8 +218,11 @@ def _text_hint(path: str, columns: Sequence[str], used: str | None) -> str:
             if number == 1 and sep == used:
                 continue
             if {*columns} <= cut_names(line, sep):
-                return f"{_line_hint(number)}{_separator_hint(sep, used)}".strip()
-    return trec_hint(lines)
+                line_hint = f"line {number} holds these names: remove the lines before it"
+                by = f" fields are separated by {sep!r}: dataset.options sep of a log; else write commas"
+                return f"{line_hint if number > 1 else ''}{by if sep != used else ''}".strip()
+    kind = trec_kind(lines)
+    return f"this is {TREC[kind][0]}: {TREC[kind][1]}" if kind else ""
 
 
 def cut_names(line: str, sep: str) -> set[str]:
@@ -264,25 +263,6 @@ def refuse_strange_names(groups: Mapping[str, list[str]], sep: str, path: str) -
 
 def _file_name(file: str) -> str:
     return unquote(file.rsplit("/", 1)[-1])
-
-
-def _line_hint(number: int) -> str:
-    return f"line {number} holds these names: remove the lines before it" if number > 1 else ""
-
-
-def _separator_hint(sep: str, used: str) -> str:
-    if sep == used:
-        return ""
-    return f" fields are separated by {sep!r}: dataset.options sep of a log; else write commas"
-
-
-def trec_hint(lines: Sequence[str]) -> str:
-    """Return a hint to rewrite a file of TREC.
-
-    The hint is empty for other text.
-    """
-    kind = trec_kind(lines)
-    return f"this is {TREC[kind][0]}: {TREC[kind][1]}" if kind else ""
 
 
 TREC = {

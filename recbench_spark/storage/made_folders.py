@@ -18,26 +18,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from recbench_spark.errors import StoreError
+from recbench_spark.storage import host_files, objects
 from recbench_spark.storage.blocks import TaskRows
 from recbench_spark.storage.delta_files import write_files
-from recbench_spark.storage.host_files import (
-    PRIVATE_FOLDER,
-    copy_file_to_object,
-    copy_object_to_file,
-    suggest_removal,
-)
 from recbench_spark.storage.leases import Lease, Report, hold_lease, print_line
 from recbench_spark.storage.makers import PRIVATE_NAME, private_name
-from recbench_spark.storage.objects import (
-    StoredObject,
-    copy_object,
-    list_folders,
-    put_if_absent,
-    read_bytes,
-    remove_objects,
-    stat_objects,
-    write_bytes,
-)
 from recbench_spark.storage.publish import local_path, newest_time, remove_tree
 from recbench_spark.storage.seals import SEAL, find_damage, read_seal
 from recbench_spark.storage.uris import is_remote, join_uri
@@ -70,7 +55,7 @@ class FolderWork:
         if self.lease is not None:
             self.lease.publish()
         else:  # one of several runs succeeds; `make_folder` removes the others' work
-            put_if_absent(join_uri(self.target, CURRENT), self.work.rsplit("/", 1)[1].encode())
+            objects.put_if_absent(join_uri(self.target, CURRENT), self.work.rsplit("/", 1)[1].encode())
 
 
 def find_folder(target: str) -> str | None:
@@ -80,7 +65,7 @@ def find_folder(target: str) -> str | None:
     """
     if not is_remote(target):
         return target
-    name = read_bytes(join_uri(target, CURRENT))
+    name = objects.read_bytes(join_uri(target, CURRENT))
     return None if name is None else join_uri(target, name.decode())
 
 
@@ -128,7 +113,7 @@ def _make_remote_folder(target: str, is_done: Callable[[], bool]) -> Iterator[Fo
         yield work
     finally:
         if find_folder(target) != work.work:  # it was not published
-            remove_objects(work.work)
+            objects.remove_objects(work.work)
 
 
 SUCCESS = "_SUCCESS"
@@ -149,7 +134,7 @@ def write_once(target: str, write: Callable[[str], object], mark: str = SUCCESS)
 
     def is_done() -> bool:
         folder = find_folder(target)
-        return folder is not None and read_bytes(join_uri(folder, mark)) is not None
+        return folder is not None and objects.read_bytes(join_uri(folder, mark)) is not None
 
     with make_folder(target, is_done) as work:
         if work is not None:
@@ -166,7 +151,7 @@ def write_folder(results: TaskRows, folder: str) -> None:
     """
     place = join_uri(folder, TASK_FILES)
     publish_parts([join_uri(place, file.path) for file in write_files(results, place, {})], folder)
-    write_bytes(join_uri(folder, SUCCESS), b"")
+    objects.write_bytes(join_uri(folder, SUCCESS), b"")
 
 
 def publish_parts(files: Sequence[str], folder: str) -> None:
@@ -178,8 +163,8 @@ def publish_parts(files: Sequence[str], folder: str) -> None:
     remote = is_remote(folder)
     for number, file in enumerate(files):
         target = join_uri(folder, f"part-{number:05}.parquet")
-        copy_object(file, target) if remote else Path(file).rename(target)
-    remove_objects(join_uri(folder, TASK_FILES))
+        objects.copy_object(file, target) if remote else Path(file).rename(target)
+    objects.remove_objects(join_uri(folder, TASK_FILES))
 
 
 def fill_folder(target: str, folder: Path, build: Callable[[Path], object]) -> None:
@@ -208,7 +193,7 @@ def fill_folder(target: str, folder: Path, build: Callable[[Path], object]) -> N
 def store_files(folder: Path, place: str) -> None:
     """Write a sealed folder's files to object storage, seal last."""
     for name in (*read_seal(folder), SEAL):
-        copy_file_to_object(folder / name, join_uri(place, name))
+        host_files.copy_file_to_object(folder / name, join_uri(place, name))
 
 
 def fetch_files(place: str, folder: Path) -> None:
@@ -217,12 +202,12 @@ def fetch_files(place: str, folder: Path) -> None:
     Raises:
         StoreError: a file is missing or damaged, or the storage does not answer.
     """
-    copy_object_to_file(join_uri(place, SEAL), folder / SEAL)
+    host_files.copy_object_to_file(join_uri(place, SEAL), folder / SEAL)
     for name in read_seal(folder):
-        copy_object_to_file(join_uri(place, name), folder / name)
+        host_files.copy_object_to_file(join_uri(place, name), folder / name)
     damage = find_damage(folder, digests=True)
     if damage:
-        raise StoreError(f"{place}: {damage}", suggest_removal(join_uri(place, SEAL)))
+        raise StoreError(f"{place}: {damage}", host_files.suggest_removal(join_uri(place, SEAL)))
 
 
 @contextmanager
@@ -236,22 +221,22 @@ def hold_private_folder(target: str) -> Iterator[str]:
     try:
         yield place
     finally:
-        remove_objects(place)
+        objects.remove_objects(place)
 
 
-def stat_whole(place: str) -> Iterator[StoredObject]:
+def stat_whole(place: str) -> Iterator[objects.StoredObject]:
     """Yield `stat_objects` and, on this machine, the place itself.
 
     The last entry, on this machine alone, has the last write to anything in the place.
     """
-    yield from stat_objects(place)
+    yield from objects.stat_objects(place)
     if not is_remote(place):
-        yield StoredObject("", 0, "", newest_time(local_path(place)))
+        yield objects.StoredObject("", 0, "", newest_time(local_path(place)))
 
 
 def stat_folders(
     place: str, wanted: Callable[[Sequence[str]], bool], depth: int = 1
-) -> Iterator[tuple[str, StoredObject]]:
+) -> Iterator[tuple[str, objects.StoredObject]]:
     """Yield files of folders below a place, with their folder.
 
     The files are as in `stat_whole`. Remote storage lists all at once. On this machine a link to a folder
@@ -263,10 +248,10 @@ def stat_folders(
         depth: parts of a name; more than 1 on remote storage alone.
     """
     if not is_remote(place):
-        for name in (name for name in list_folders(place) if wanted([name])):
+        for name in (name for name in objects.list_folders(place) if wanted([name])):
             yield from ((join_uri(place, name), entry) for entry in stat_whole(join_uri(place, name)))
         return
-    for entry in stat_objects(place):
+    for entry in objects.stat_objects(place):
         *names, inner = entry.name.split("/", depth)
         if len(names) == depth and wanted(names):
             yield join_uri(place, *names), entry._replace(name=inner)
@@ -284,4 +269,4 @@ class PrivateForm(NamedTuple):
 
 def find_private_form(root: str) -> PrivateForm:
     """Return the pattern of a warehouse's private folders."""
-    return PrivateForm(PRIVATE_FOLDER, 2) if is_remote(root) else PrivateForm(PRIVATE_NAME, 1)
+    return PrivateForm(host_files.PRIVATE_FOLDER, 2) if is_remote(root) else PrivateForm(PRIVATE_NAME, 1)

@@ -161,16 +161,11 @@ def _living_marks(root: Path) -> Iterator[list[str]]:
         if path.name.startswith("."):  # a file made to read the clock
             continue
         with suppress(OSError):
-            if is_dead(str(path), _owner_text(path)):
+            lines = path.read_text(encoding="utf-8").splitlines()
+            if is_dead(str(path), json.dumps(_owner_fields(lines[0])) if lines else ""):
                 path.unlink()
                 continue
-            yield path.read_text(encoding="utf-8").splitlines()
-
-
-def _owner_text(path: Path) -> str:
-    """Return a mark's maker as a lease has it."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return json.dumps(_owner_fields(lines[0])) if lines else ""
+            yield lines
 
 
 def _owner_fields(line: str) -> dict[str, Any]:

@@ -39,8 +39,10 @@ def migrate(warehouse: FileTables) -> list[str]:
     tables.sort(key=lambda table: table.name == "runs")
     # `runs` first: it tells which version made the warehouse.
     todo = {one.name: lines for one in tables[::-1] if (lines := _migration_statements(warehouse, one))}
-    if todo:
-        _refuse_beside_runs(warehouse)
+    others = list_others_at_work(warehouse.folder) if todo and warehouse.folder else []
+    if others:  # later appends by these runs might break a new constraint
+        message = f"{warehouse.root} cannot be migrated while a run is at work: {', '.join(others)}"
+        raise StoreError(message, "wait until it has ended, or end it, and run --migrate again")
     done = []
     for table in (table for table in tables if table.name in todo):
         if warehouse.keeps_files(table):
@@ -74,20 +76,6 @@ def _change_table(warehouse: FileTables, table: Table) -> list[str]:
             raise StoreError(message, "remove these rows, and run --migrate again")
     change_table(place, table, version)
     return statements
-
-
-def _refuse_beside_runs(warehouse: FileTables) -> None:
-    """Refuse to change tables while a run writes to them.
-
-    Later appends by this run might break a new constraint.
-
-    Raises:
-        StoreError: a run is at work.
-    """
-    others = list_others_at_work(warehouse.folder) if warehouse.folder else []
-    if others:
-        message = f"{warehouse.root} cannot be migrated while a run is at work: {', '.join(others)}"
-        raise StoreError(message, "wait until it has ended, or end it, and run --migrate again")
 
 
 def _migration_statements(warehouse: FileTables, table: Table) -> list[str]:

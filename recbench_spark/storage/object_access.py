@@ -24,19 +24,11 @@ from pyarrow import fs
 
 from recbench_spark.core.transfer_sizes import PART_BYTES, PARTS_AT_ONCE
 from recbench_spark.errors import StoreError
-from recbench_spark.storage import hdfs
+from recbench_spark.storage import hdfs, uris
 from recbench_spark.storage.drivers import Driver, FolderTree, LocalFolders, has_word, squeeze
 from recbench_spark.storage.hdfs import explain_hdfs
 from recbench_spark.storage.makers import cache_in_process
 from recbench_spark.storage.publish import local_path
-from recbench_spark.storage.uris import (
-    HDFS,
-    arrow_uri,
-    is_object_storage,
-    is_remote,
-    read_scheme,
-    split_bucket,
-)
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -87,8 +79,8 @@ class StorageAccess(NamedTuple):
 
 def read_access(place: str) -> StorageAccess:
     """Read the settings for a storage's URI."""
-    if read_scheme(place) != "s3":
-        return StorageAccess({}, "the environment" if is_object_storage(place) else "")
+    if uris.read_scheme(place) != "s3":
+        return StorageAccess({}, "the environment" if uris.is_object_storage(place) else "")
     profile, profile_source = _read_profile()
     options, source = _find_credentials(profile, profile_source)
     environment = {**_adopted, **os.environ}
@@ -128,7 +120,7 @@ def adopt_hadoop(place: str, read_setting: Callable[[str], str | None]) -> None:
         place: URI of a storage.
         read_setting: returns the value of a setting of Hadoop; None: it is not set.
     """
-    if read_scheme(place) != "s3" or (read_access(place).source and not _adopted):
+    if uris.read_scheme(place) != "s3" or (read_access(place).source and not _adopted):
         return
     values = {name: read_setting(key) for key, name in HADOOP_KEYS.items()}
     settings = {name: value for name, value in values.items() if value}
@@ -217,7 +209,7 @@ def delta_options(place: str | Path) -> dict[str, str] | None:
 
     None: the table is in a folder of this machine.
     """
-    if not is_object_storage(place):
+    if not uris.is_object_storage(place):
         return None
     return find_driver(place).delta_options(str(place))
 
@@ -237,7 +229,7 @@ def open_filesystem(place: str) -> tuple[fs.FileSystem, str]:
     Returns:
         The file system, and the path in it.
     """
-    return find_driver(place).open_arrow(arrow_uri(place))
+    return find_driver(place).open_arrow(uris.arrow_uri(place))
 
 
 @cache_in_process(8)
@@ -268,7 +260,7 @@ def map_together(root: str, function: Callable[[T], R], values: Iterable[T]) -> 
 
     Calls wait there.
     """
-    if not is_object_storage(root):
+    if not uris.is_object_storage(root):
         return [function(value) for value in values]
     with ThreadPoolExecutor(max_workers=8) as pool:
         return list(pool.map(function, values))
@@ -322,8 +314,8 @@ def storage_error(place: str, text: str) -> StoreError:
 
 
 def _bucket_error(place: str, text: str) -> StoreError:
-    access, bucket = read_access(place), split_bucket(place).root
-    where, hint = f"bucket {bucket} at {access.address}", HINTS.get(read_scheme(place), HINT_AZURE)
+    access, bucket = read_access(place), uris.split_bucket(place).root
+    where, hint = f"bucket {bucket} at {access.address}", HINTS.get(uris.read_scheme(place), HINT_AZURE)
     said = squeeze(text.partition("Debug source")[0])
     if has_word(said, ("nosuchbucket", "bucket does not exist")):
         return StoreError(f"there is no {where}", f"make the bucket, or correct its name; {hint}")
@@ -342,7 +334,7 @@ def _bucket_error(place: str, text: str) -> StoreError:
 
 
 def _hdfs_error(place: str, text: str) -> StoreError:
-    root, said = split_bucket(place).root, squeeze(text)
+    root, said = uris.split_bucket(place).root, squeeze(text)
     if has_word(said, HDFS_REFUSED):
         hint = "HADOOP_USER_NAME names the user; where there is Kerberos, kinit gets a ticket"
         return StoreError(f"{root} refuses this user: {_shorten(text)}", hint)
@@ -387,11 +379,11 @@ DRIVERS = {
             uri.removeprefix("s3://"),
         )
     ),
-    HDFS: Driver(
+    uris.HDFS: Driver(
         hdfs.open_name_node,
         lambda uri: (
-            hdfs.open_arrow(split_bucket(uri).root, RETRY_SECONDS),
-            f"/{split_bucket(uri).key}",
+            hdfs.open_arrow(uris.split_bucket(uri).root, RETRY_SECONDS),
+            f"/{uris.split_bucket(uri).key}",
         ),
         lambda _: hdfs.prepare_client(RETRY_SECONDS),
         _hdfs_error,
@@ -402,7 +394,7 @@ DRIVERS = {
 
 def find_driver(place: str | Path) -> Driver:
     """Return the driver of a place."""
-    return DRIVERS.get(read_scheme(place), BUCKETS)
+    return DRIVERS.get(uris.read_scheme(place), BUCKETS)
 
 
 @contextmanager
@@ -427,10 +419,10 @@ def open_store(place: str, retry_seconds: float = RETRY_SECONDS) -> Iterator[tup
     Raises:
         StoreError: an object storage does not answer, or refuses, here or in the block.
     """
-    if not is_remote(place):
+    if not uris.is_remote(place):
         yield LocalFolders(), str(local_path(place))
         return
-    bucket = split_bucket(place)
+    bucket = uris.split_bucket(place)
     with explain_storage(place):
         yield open_bucket(bucket.root, retry_seconds=retry_seconds), bucket.key
 
@@ -475,7 +467,7 @@ def explain_arrow(place: str) -> Iterator[None]:
     except FileNotFoundError:
         raise
     except OSError as error:
-        if not is_object_storage(place) or UNPACKING.search(str(error)):
+        if not uris.is_object_storage(place) or UNPACKING.search(str(error)):
             raise
         raise storage_error(place, str(error)) from None
 

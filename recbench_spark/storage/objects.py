@@ -23,29 +23,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recbench_spark.errors import StoreError
+from recbench_spark.storage import object_access, uris
 from recbench_spark.storage.drivers import CUT_ATTEMPTS, FolderTree, is_cut_answer, repeat_if_cut
 from recbench_spark.storage.makers import private_name
-from recbench_spark.storage.object_access import (
-    ObjectOutput,
-    explain_arrow,
-    explain_storage,
-    may_have_credentials,
-    open_filesystem,
-    open_path,
-    open_store,
-    storage_error,
-)
 from recbench_spark.storage.publish import local_path, publish_file, replace_bytes, replace_text
-from recbench_spark.storage.uris import (
-    arrow_uri,
-    is_hidden,
-    is_object_storage,
-    is_remote,
-    join_uri,
-    read_scheme,
-    require_table_name,
-    split_bucket,
-)
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -66,8 +47,8 @@ def write_bytes(place: str, content: bytes) -> None:
     Raises:
         StoreError: an object storage does not answer, or refuses.
     """
-    path = arrow_uri(place)
-    if not is_remote(path):
+    path = uris.arrow_uri(place)
+    if not uris.is_remote(path):
         replace_bytes(Path(path), content)
         return
     with open_output(place) as stream:
@@ -83,7 +64,7 @@ def write_table(place: str, rows: pa.Table) -> None:
 
 def write_text(place: str | Path, text: str) -> None:
     """Write a UTF-8 text file atomically, replacing an existing one."""
-    if is_remote(place):
+    if uris.is_remote(place):
         write_bytes(str(place), text.encode())
     else:
         replace_text(local_path(place), text)
@@ -96,8 +77,8 @@ def read_bytes(place: str) -> bytes | None:
         StoreError: an object storage does not answer, or refuses.
     """
     try:
-        with explain_arrow(place):
-            system, path = open_filesystem(place)
+        with object_access.explain_arrow(place):
+            system, path = object_access.open_filesystem(place)
             with system.open_input_stream(path) as stream:
                 return bytes(stream.read())
     except FileNotFoundError:
@@ -114,16 +95,16 @@ def put_if_absent(place: str, content: bytes) -> bool:
     Raises:
         StoreError: the storage does not answer, refuses, or has no such write.
     """
-    if not is_remote(place):
+    if not uris.is_remote(place):
         return publish_file(local_path(place), lambda path: path.write_bytes(content))
-    if not is_object_storage(place):
+    if not uris.is_object_storage(place):
         raise StoreError(
-            f"{place}: no write that fails where a name is in use is known for {read_scheme(place)}://",
+            f"{place}: no write that fails where a name is in use is known for {uris.read_scheme(place)}://",
             "use a shared folder, or s3://, gs://, abfss://, hdfs://",
         )
     from obstore.exceptions import AlreadyExistsError, PreconditionError  # noqa: PLC0415
 
-    with open_store(place) as (store, key):
+    with object_access.open_store(place) as (store, key):
         try:
             store.put(key, content, mode="create", use_multipart=False)
         except (AlreadyExistsError, PreconditionError):
@@ -139,7 +120,7 @@ def list_objects(place: str) -> Iterator[str]:
     Raises:
         StoreError: the storage does not answer, or refuses.
     """
-    with open_store(place) as (store, key):
+    with object_access.open_store(place) as (store, key):
         for entry in _list_entries(store, key):
             yield entry["path"].removeprefix(f"{key}/")
 
@@ -183,7 +164,7 @@ def _list_after(store: Any, key: str, last: str | None) -> Iterator[ObjectMeta]:
 
 def holds_files(place: str) -> bool:
     """Check whether a path exists, or a URI has objects."""
-    if is_object_storage(place):
+    if uris.is_object_storage(place):
         return next(list_objects(place), None) is not None
     return local_path(place).exists()
 
@@ -213,7 +194,7 @@ def stat_objects(place: str) -> Iterator[StoredObject]:
     Raises:
         StoreError: the storage does not answer, or refuses.
     """
-    with open_store(place) as (store, key):
+    with object_access.open_store(place) as (store, key):
         if key:
             with suppress(FileNotFoundError):
                 yield _describe_object("", store.head(key))
@@ -228,9 +209,9 @@ def stat_visible(place: str) -> dict[str, StoredObject]:
     The objects are the one named, or all below the place in order. Some 100 bytes an object are held.
     Raises StoreError as `stat_objects`.
     """
-    root = arrow_uri(place).rstrip("/")
-    visible = (one for one in stat_objects(root) if not any(map(is_hidden, one.name.split("/"))))
-    return {join_uri(root, one.name) if one.name else root: one for one in visible}
+    root = uris.arrow_uri(place).rstrip("/")
+    visible = (one for one in stat_objects(root) if not any(map(uris.is_hidden, one.name.split("/"))))
+    return {uris.join_uri(root, one.name) if one.name else root: one for one in visible}
 
 
 def list_behind(place: str, name: str) -> list[StoredObject]:
@@ -239,8 +220,8 @@ def list_behind(place: str, name: str) -> list[StoredObject]:
     Raises:
         StoreError: the storage does not answer, or refuses.
     """
-    with open_store(place) as (store, key):
-        first = join_uri(key, name)
+    with object_access.open_store(place) as (store, key):
+        first = uris.join_uri(key, name)
         page: Sequence[ObjectMeta] = repeat_if_cut(
             lambda: next(iter(store.list(key, offset=first, chunk_size=LISTED_AT_ONCE)), [])
         )
@@ -256,9 +237,9 @@ def stat_in_turn(place: str, names: Iterable[str]) -> list[StoredObject]:
         StoreError: the storage does not answer, or refuses.
     """
     present: list[StoredObject] = []
-    with open_store(place) as (store, key):
+    with object_access.open_store(place) as (store, key):
         for name in names:
-            ask = partial(store.head, join_uri(key, name))
+            ask = partial(store.head, uris.join_uri(key, name))
             try:
                 present.append(_describe_object(name, repeat_if_cut(ask)))
             except FileNotFoundError:
@@ -272,7 +253,7 @@ def list_drafts(place: str) -> Iterator[StoredObject]:
     The writers of such files are at work or were killed; a bucket has none. Raises StoreError as
     `list_objects`.
     """
-    with open_store(place) as (store, key):
+    with object_access.open_store(place) as (store, key):
         for entry in store.list_drafts(key) if isinstance(store, FolderTree) else ():
             yield _describe_object(entry["path"].removeprefix(f"{key}/"), entry)
 
@@ -289,10 +270,10 @@ def list_folders(place: str) -> list[str]:
     Folders are given as names; a missing place has none. On object storage they are the first parts of
     longer names. Raises StoreError as `list_objects`.
     """
-    if not is_remote(place):
+    if not uris.is_remote(place):
         folder = local_path(place)
         return sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
-    with open_store(place) as (store, key):
+    with object_access.open_store(place) as (store, key):
         listed = repeat_if_cut(lambda: store.list_with_delimiter(key or None))
     return sorted(prefix.rstrip("/").rsplit("/", 1)[-1] for prefix in listed["common_prefixes"])
 
@@ -306,9 +287,9 @@ def refresh_time(place: str) -> None:
 
     An object cannot be touched: on object storage an object beside it is written anew.
     """
-    if is_remote(place):
+    if uris.is_remote(place):
         with suppress(StoreError):  # others may only read the warehouse
-            write_bytes(join_uri(place.rpartition("/")[0], USE_MARK), b"\n")
+            write_bytes(uris.join_uri(place.rpartition("/")[0], USE_MARK), b"\n")
     elif Path(place).is_file():
         os.utime(place)
 
@@ -321,13 +302,13 @@ def copy_object(place: str, target: str) -> None:
     Raises:
         StoreError: the storage does not answer, or refuses.
     """
-    with open_store(place) as (store, key):
-        store.copy(key, split_bucket(target).key)
+    with object_access.open_store(place) as (store, key):
+        store.copy(key, uris.split_bucket(target).key)
 
 
 def remove_object(place: str) -> None:
     """Remove a file, if it exists; StoreError as `list_objects`."""
-    with open_store(place) as (store, key):
+    with object_access.open_store(place) as (store, key):
         store.delete(key)
 
 
@@ -337,7 +318,7 @@ def remove_objects(place: str) -> None:
     A missing file is no error. A folder vanishes as a whole, and objects a thousand by a request. Raises
     StoreError as `list_objects`.
     """
-    with open_store(place) as (store, key):
+    with object_access.open_store(place) as (store, key):
         repeat_if_cut(partial(_remove_listed, store, key))
 
 
@@ -360,23 +341,23 @@ def open_output(place: str) -> Iterator[pa.NativeFile]:
     Raises:
         StoreError: an object storage does not answer, or refuses.
     """
-    if not is_remote(place):
+    if not uris.is_remote(place):
         path = local_path(place)
         path.parent.mkdir(parents=True, exist_ok=True)
         with pa.OSFile(str(path), "wb") as stream:
             yield stream
         return
-    if is_object_storage(place):
-        output = ObjectOutput(place)
+    if uris.is_object_storage(place):
+        output = object_access.ObjectOutput(place)
         try:
             yield pa.PythonFile(output, mode="w")
         except BaseException as error:
             output.writer.__exit__(type(error), error, error.__traceback__)
             raise
-        with explain_storage(place):
+        with object_access.explain_storage(place):
             output.writer.close()
         return
-    system, name = open_filesystem(place)
+    system, name = object_access.open_filesystem(place)
     system.create_dir(str(Path(name).parent), recursive=True)
     with system.open_output_stream(name) as stream:
         yield stream
@@ -389,12 +370,12 @@ def open_input(place: str) -> Iterator[io.RawIOBase | pa.NativeFile]:
     Raises:
         StoreError: an object storage does not answer, or refuses, here or while the block reads.
     """
-    if not is_remote(place):
+    if not uris.is_remote(place):
         with local_path(place).open("rb", buffering=0) as file:
             yield file
         return
-    with explain_arrow(place):
-        system, name = open_filesystem(place)
+    with object_access.explain_arrow(place):
+        system, name = object_access.open_filesystem(place)
         with system.open_input_file(name) as stream:
             yield stream
 
@@ -409,10 +390,10 @@ def open_parquet(place: str, **options: Any) -> pq.ParquetFile:
     Raises:
         StoreError: an object storage does not answer, or refuses.
     """
-    if not is_remote(place):
+    if not uris.is_remote(place):
         return pq.ParquetFile(local_path(place), memory_map=True, **options)
-    with explain_arrow(place):
-        system, name = open_filesystem(place)
+    with object_access.explain_arrow(place):
+        system, name = object_access.open_filesystem(place)
         return pq.ParquetFile(system.open_input_file(name), **options)
 
 
@@ -422,12 +403,12 @@ def measure_files(places: Sequence[str]) -> list[int | None]:
     Raises:
         StoreError: an object storage does not answer, or refuses.
     """
-    if not places or not is_remote(places[0]):
+    if not places or not uris.is_remote(places[0]):
         paths = list(map(local_path, places))
         return [path.stat().st_size if path.is_file() else None for path in paths]
-    with explain_arrow(places[0]), ThreadPoolExecutor(max_workers=16) as pool:
-        system, _ = open_filesystem(places[0])  # Arrow itself asks for one file after another
-        entries = list(pool.map(system.get_file_info, map(open_path, places)))
+    with object_access.explain_arrow(places[0]), ThreadPoolExecutor(max_workers=16) as pool:
+        system, _ = object_access.open_filesystem(places[0])  # Arrow itself asks for one file after another
+        entries = list(pool.map(system.get_file_info, map(object_access.open_path, places)))
     return [entry.size if entry.is_file else None for entry in entries]
 
 
@@ -439,9 +420,9 @@ def read_object_clock(place: str) -> float:
     Raises:
         StoreError: the storage does not answer, or refuses.
     """
-    probe = join_uri(arrow_uri(place), private_name("clock"))
+    probe = uris.join_uri(uris.arrow_uri(place), private_name("clock"))
     put_if_absent(probe, b"")
-    with open_store(probe) as (store, key):
+    with object_access.open_store(probe) as (store, key):
         last_modified: datetime = store.head(key)["last_modified"]
     remove_object(probe)
     return last_modified.timestamp()
@@ -457,12 +438,12 @@ def require_storage(place: str) -> None:
         StoreError: it does not answer or refuses; the message names the address, the bucket, and the
             credentials' source.
     """
-    if not is_object_storage(place):
+    if not uris.is_object_storage(place):
         return
-    split_bucket(place)
-    if not may_have_credentials(place):
-        raise storage_error(place, "no credentials")
-    with open_store(place, PROBE_SECONDS) as (store, key):
+    uris.split_bucket(place)
+    if not object_access.may_have_credentials(place):
+        raise object_access.storage_error(place, "no credentials")
+    with object_access.open_store(place, PROBE_SECONDS) as (store, key):
         next(iter(store.list(key or None, chunk_size=1)), None)
 
 
@@ -477,8 +458,8 @@ def require_conditional_writes(place: str) -> None:
         StoreError: tables cannot have the name; the storage does not answer, refuses, or writes twice: two
             commits would overwrite each other.
     """
-    require_table_name(place)
-    probe = join_uri(arrow_uri(place), private_name("probe"))
+    uris.require_table_name(place)
+    probe = uris.join_uri(uris.arrow_uri(place), private_name("probe"))
     put_if_absent(probe, b"probe")
     try:
         if read_bytes(probe) != b"probe":

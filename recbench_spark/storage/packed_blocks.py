@@ -76,9 +76,8 @@ def _encode_block(rows: pa.Table) -> bytes:
         narrow = _narrow_column(rows.column(place))
         if narrow is not None:
             column, scale = narrow
-            rows = rows.set_column(
-                place, pa.field(field.name, column.type, metadata={SCALE_KEY: scale}), column
-            )
+            packed = pa.field(field.name, column.type, metadata={SCALE_KEY: scale})
+            rows = rows.set_column(place, packed, column)
     return serialize_table(rows)
 
 
@@ -114,15 +113,10 @@ def _decode_block(block: bytes | pa.Buffer) -> pa.Table:
     rows = pa.ipc.open_stream(block).read_all()
     for place, field in enumerate(rows.schema):
         if field.metadata and SCALE_KEY in field.metadata:
-            rows = rows.set_column(
-                place, field.name, _widen_column(rows.column(place), int(field.metadata[SCALE_KEY]))
-            )
+            column, factor = rows.column(place), int(field.metadata[SCALE_KEY])
+            wide = column.cast(pa.int64() if pa.types.is_integer(column.type) else pa.float64())
+            rows = rows.set_column(place, field.name, wide if factor == 1 else pc.multiply(wide, factor))
     return rows
-
-
-def _widen_column(column: pa.ChunkedArray, factor: int) -> pa.ChunkedArray:
-    wide = column.cast(pa.int64() if pa.types.is_integer(column.type) else pa.float64())
-    return wide if factor == 1 else pc.multiply(wide, factor)
 
 
 # ------------------------------------------------------------------------- names of files
@@ -214,7 +208,10 @@ def deal_tables(
 def select_batches(rows: pa.Table, names: Sequence[str]) -> Batches:
     """Yield some columns in batches; a dictionary becomes its values."""
     for batch in rows.select(names).to_batches(max_chunksize=1 << 16):
-        columns = [_decode_dictionary(column) for column in batch.columns]
+        columns = [
+            column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
+            for column in batch.columns
+        ]
         yield pa.RecordBatch.from_arrays(columns, list(names))
 
 
@@ -232,10 +229,6 @@ def decode_dictionaries(rows: pa.Table) -> pa.Table:
         if pa.types.is_dictionary(field.type):
             rows = rows.set_column(place, field.name, rows.column(place).cast(field.type.value_type))
     return rows
-
-
-def _decode_dictionary(column: pa.Array) -> pa.Array:
-    return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column
 
 
 def read_block_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

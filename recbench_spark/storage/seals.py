@@ -78,7 +78,9 @@ def read_seal(folder: Path | str) -> dict[str, Entry]:
     except FileNotFoundError:
         return {}
     except (OSError, TypeError, ValueError, AttributeError) as error:
-        raise StoreError(f"{folder / SEAL} cannot be read: {error}", _repair_hint(folder)) from None
+        raise StoreError(
+            f"{folder / SEAL} cannot be read: {error}", f"remove {folder}: the next run makes it again"
+        ) from None
 
 
 def find_damage(folder: Path | str, *, digests: bool = False, optional: bool = False) -> str:
@@ -113,7 +115,3 @@ def find_file_damage(folder: Path, name: str, entry: Entry, *, digests: bool) ->
     if digests and digest_file(path) != digest:
         return f"{path} holds other bytes than were written"
     return ""
-
-
-def _repair_hint(folder: Path) -> str:
-    return f"remove {folder}: the next run makes it again"

@@ -65,7 +65,10 @@ class SharedRows:
         Only the first worker builds them.
         """
         if self.key not in _open_folders:
-            _open_folders[self.key] = _map_arrays(self.folder(build))
+            _open_folders[self.key] = {
+                file.stem: np.load(file, mmap_mode="r" if file.stat().st_size > 1 << 16 else None)
+                for file in sorted(self.folder(build).glob("*.npy"))
+            }
             while len(_open_folders) > MAX_MAPPED:
                 _open_folders.popitem(last=False)
         return _open_folders[self.key]
@@ -240,13 +243,6 @@ def bound_lists(owner_r: npt.NDArray[np.int64], owners: int) -> pa.Array:
     """
     counts = np.bincount(owner_r, minlength=owners)[:owners]
     return pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
-
-
-def _map_arrays(folder: Path) -> Arrays:
-    return {
-        file.stem: np.load(file, mmap_mode="r" if file.stat().st_size > 1 << 16 else None)
-        for file in sorted(folder.glob("*.npy"))
-    }
 
 
 @contextmanager

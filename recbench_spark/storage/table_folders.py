@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import Table
@@ -36,7 +36,7 @@ def is_catalog_schema(root: str) -> bool:
 def may_have_folder(root: str) -> bool:
     """Check whether tasks may write a `catalog.schema`'s files.
 
-    The catalog must be Spark's own. Only a session of Spark knows the place (`catalogs.find_schema_place`).
+    The catalog must be Spark's own. Only a session of Spark knows the place (`spark_places.find_schema_place`).
     """
     return is_catalog_schema(root) and root.startswith("spark_catalog.")
 
@@ -224,12 +224,7 @@ def create_object_table(place: str, table: Table) -> None:
 
 
 def format_first_commit(table: Table) -> str:
-    """Return the text of a table's first log file."""
-    return "\n".join(map(json.dumps, first_commit(table))) + "\n"
-
-
-def first_commit(table: Table) -> list[dict[str, Any]]:
-    """Return the actions to create a table, in Delta's terms."""
+    """Return the text of a table's first log file, in Delta's terms."""
     now = int(time.time() * 1000)
     metadata = {
         "id": str(uuid.uuid4()),
@@ -241,8 +236,9 @@ def first_commit(table: Table) -> list[dict[str, Any]]:
         "createdTime": now,
     }
     version = delta_files.CHECKED_VERSION if table.constraints else delta_files.WRITER_VERSION
-    return [
+    actions = (
         {"commitInfo": {"timestamp": now, "operation": "CREATE TABLE", "operationParameters": {}}},
         {"protocol": {"minReaderVersion": 1, "minWriterVersion": version}},
         {"metaData": metadata},
-    ]
+    )
+    return "\n".join(map(json.dumps, actions)) + "\n"

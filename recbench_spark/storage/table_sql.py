@@ -45,17 +45,14 @@ def check_version(root: str, properties: Mapping[str, str | None]) -> None:
 
 
 def table_properties(table: Table) -> dict[str, str]:
-    """Return a table's Delta properties: schema version and constraints."""
-    checks = {f"delta.constraints.{name}": condition for name, condition in table.constraints.items()}
-    return {VERSION_PROPERTY: str(SCHEMA_VERSION), **statistics_property(table), **checks}
+    """Return a table's Delta properties: schema version and constraints.
 
-
-def statistics_property(table: Table) -> dict[str, str]:
-    """Return the property to turn off statistics in partitioned tables.
-
-    Smallest and largest values skip no file there, and to compute them takes as long as to write the rows.
+    Partitioned tables have no statistics: smallest and largest values skip no file there, and to compute
+    them takes as long as to write the rows.
     """
-    return {"delta.dataSkippingNumIndexedCols": "0"} if table.partition_by else {}
+    checks = {f"delta.constraints.{name}": condition for name, condition in table.constraints.items()}
+    plain = {"delta.dataSkippingNumIndexedCols": "0"} if table.partition_by else {}
+    return {VERSION_PROPERTY: str(SCHEMA_VERSION), **plain, **checks}
 
 
 # ------------------------------------------------------------------------- names, literals, conditions

@@ -24,32 +24,14 @@ import pyarrow.parquet as pq
 from recbench_spark.core.streams import chunks
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import Table
-from recbench_spark.storage import delta_files
+from recbench_spark.storage import delta_files, delta_tables, objects, table_sql
 from recbench_spark.storage.delta_files import (
     CHECKED_VERSION,
     ConflictError,
     File,
     explain_delta_errors,
 )
-from recbench_spark.storage.delta_tables import (
-    has_odd_name,
-    hold_table,
-    list_stored_files,
-    open_for_write,
-    open_table,
-    read_dataset,
-)
 from recbench_spark.storage.object_access import open_filesystem, open_path
-from recbench_spark.storage.objects import (
-    measure_files,
-    open_output,
-    put_if_absent,
-    read_object_clock,
-    stat_visible,
-)
-from recbench_spark.storage.table_sql import (
-    table_properties,
-)
 from recbench_spark.storage.uris import LOG, arrow_uri, is_object_storage, join_uri
 
 if TYPE_CHECKING:
@@ -81,12 +63,12 @@ def compact_files(place: str, column: str = "", without: Sequence[str] = ()) -> 
         FallbackToSpark: with the table's features, the files alone are not the rows.
     """
     with explain_delta_errors("compact", place):
-        table = open_table(place)
+        table = delta_tables.open_table(place)
         columns, now = list(table.metadata().partition_columns), int(time.time() * 1000)
-        schema = read_dataset(place, table.version()).schema
+        schema = delta_tables.read_dataset(place, table.version()).schema
         inside = pa.schema([field for field in schema if field.name not in columns])
         gone, actions = set(), []
-        for group in _group_files(list_stored_files(table, place), columns, column, without):
+        for group in _group_files(delta_tables.list_stored_files(table, place), columns, column, without):
             first = next(iter(group.values()))
             values = {name: first[f"partition.{name}"] for name in columns}
             file = _combine_files(place, list(group), inside, values)
@@ -104,8 +86,8 @@ def _replace_files(place: str, gone: set[str], added: Sequence[Mapping[str, Any]
     Later files stay. `deltalake` would encode the names of removed files anew, and Delta compares names as
     they are written.
     """
-    latest, now = open_table(place), int(time.time() * 1000)
-    if not gone <= {known["path"] for known in list_stored_files(latest, place).values()}:
+    latest, now = delta_tables.open_table(place), int(time.time() * 1000)
+    if not gone <= {known["path"] for known in delta_tables.list_stored_files(latest, place).values()}:
         raise ConflictError(f"{place}: another job removed rows of the files that a compaction combined")
     about = {"timestamp": now, "operation": "OPTIMIZE", "operationParameters": {}}
     removed = [
@@ -120,7 +102,7 @@ def _commit_actions(place: str, version: int, actions: Sequence[Mapping[str, Any
     Raises ConflictError where there is one.
     """
     lines = "\n".join(map(json.dumps, actions)) + "\n"
-    if not put_if_absent(join_uri(place, LOG, f"{version:020}.json"), lines.encode()):
+    if not objects.put_if_absent(join_uri(place, LOG, f"{version:020}.json"), lines.encode()):
         raise ConflictError(f"{place}: another commit became version {version}")
 
 
@@ -154,7 +136,7 @@ def _combine_files(place: str, files: Sequence[str], schema: pa.Schema, values: 
     dataset = ds.dataset(list(map(open_path, files)), schema=schema, filesystem=system, format="parquet")
     folders = [f"{name}={value}" for name, value in values.items()]
     path, n = "/".join((*folders, f"part-{uuid.uuid4()}.zstd.parquet")), 0
-    with open_output(join_uri(place, path)) as stream:
+    with objects.open_output(join_uri(place, path)) as stream:
         with pq.ParquetWriter(stream, schema, compression="zstd", store_schema=False) as writer:
             for rows in chunks(dataset.to_batches(), ROWS_AT_ONCE):
                 writer.write_table(rows)
@@ -173,9 +155,11 @@ def vacuum_files(place: str, hours: float) -> None:
     Raises:
         ConflictError, StoreError: as `compact_files`.
     """
-    ahead = max(0.0, time.time() - read_object_clock(place)) / 3600 if is_object_storage(place) else 0.0
-    odd = has_odd_name(place)
-    with explain_delta_errors("vacuum", place), open_for_write(place) as table:
+    ahead = (
+        max(0.0, time.time() - objects.read_object_clock(place)) / 3600 if is_object_storage(place) else 0.0
+    )
+    odd = delta_tables.has_odd_name(place)
+    with explain_delta_errors("vacuum", place), delta_tables.open_for_write(place) as table:
         unused = table.vacuum(
             math.ceil(hours + ahead),
             dry_run=odd,
@@ -205,7 +189,7 @@ def change_table(place: str, table: Table, version: int) -> None:
         ConflictError: another job has committed since this version; look again.
         StoreError: the storage does not answer, or refuses.
     """
-    opened = open_table(place, version)
+    opened = delta_tables.open_table(place, version)
     _commit_actions(place, version + 1, _change_actions(opened, table))
 
 
@@ -217,11 +201,10 @@ def _change_actions(opened: DeltaTable, table: Table) -> list[dict[str, Any]]:
     added = [field for field in json.loads(table.schema_json)["fields"] if field["name"] not in names]
     change = {"timestamp": now, "operation": "CHANGE COLUMNS", "operationParameters": {}}
     actions: list[dict[str, Any]] = [{"commitInfo": change}]
+    kept = {key: value for key, value in metadata.configuration.items() if value is not None}
     if table.constraints and protocol.min_writer_version < CHECKED_VERSION:
-        versions = {
-            "minReaderVersion": protocol.min_reader_version, "minWriterVersion": CHECKED_VERSION,
-        }  # fmt: skip
-        actions.append({"protocol": versions})
+        reader = protocol.min_reader_version
+        actions.append({"protocol": {"minReaderVersion": reader, "minWriterVersion": CHECKED_VERSION}})
     described = {
         "id": str(metadata.id),
         "name": metadata.name,
@@ -229,16 +212,10 @@ def _change_actions(opened: DeltaTable, table: Table) -> list[dict[str, Any]]:
         "format": {"provider": "parquet", "options": {}},
         "schemaString": json.dumps({"type": "struct", "fields": [*fields, *added]}),
         "partitionColumns": list(metadata.partition_columns),
-        "configuration": _merge_properties(metadata.configuration, table),
+        "configuration": {**kept, **table_sql.table_properties(table)},
         "createdTime": metadata.created_time,
     }
     return [*actions, {"metaData": {k: v for k, v in described.items() if v is not None}}]
-
-
-def _merge_properties(known: Mapping[str, str | None], table: Table) -> dict[str, str]:
-    """Merge a table's properties with those of its present schema."""
-    kept = {key: value for key, value in known.items() if value is not None}
-    return {**kept, **table_properties(table)}
 
 
 # ---------------------------------------- files that the log names and the folder lacks
@@ -270,8 +247,8 @@ def list_lost_files(
         DeltaError, StoreError: as `delta_tables.open_table`.
     """
     place = arrow_uri(place) if is_object_storage(place) else place
-    with hold_table(place) as table:
-        stored = list_stored_files(table, place)
+    with delta_tables.hold_table(place) as table:
+        stored = delta_tables.list_stored_files(table, place)
     owners = {path: known[f"partition.{column}"] if column else "" for path, known in stored.items()}
     files = [path for path in stored if is_owner is None or is_owner(owners[path])]
     sizes = zip(files, _measure(place, files), strict=True)
@@ -281,8 +258,8 @@ def list_lost_files(
 def _measure(place: str, files: Sequence[str]) -> list[int | None]:
     """Return each file's bytes; object storage lists the table once."""
     if not files or not is_object_storage(place):
-        return measure_files(files)
-    listed = {uri: one.size for uri, one in stat_visible(place).items()}
+        return objects.measure_files(files)
+    listed = {uri: one.size for uri, one in objects.stat_visible(place).items()}
     return [listed.get(file) for file in files]
 
 

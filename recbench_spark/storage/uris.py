@@ -280,17 +280,6 @@ def decode_uri(uri: str) -> str:
     return unquote(re.sub("^file:/+", "/", uri)) if uri.startswith("file:/") else uri
 
 
-def relative_path(path: str | Path, root: Path) -> str:
-    """Return a path below a root, relative and with slashes.
-
-    Rows store it so.
-
-    Raises:
-        ValueError: it is not below the root.
-    """
-    return local_path(path).relative_to(root).as_posix()
-
-
 def shorten_path(path: str, root: str | Path | None, subfolder: str) -> str:
     """Return a path as a row shows it.
 
@@ -306,8 +295,8 @@ def shorten_path(path: str, root: str | Path | None, subfolder: str) -> str:
     if is_remote(path):  # Hadoop calls the same place s3a://
         below = arrow_uri(path).removeprefix(f"{arrow_uri(str(root))}/")
         return below if f"{below}/".startswith(f"{subfolder}/") else path
-    local, folder = local_path(path), Path(root)
-    return relative_path(local, folder) if local.is_relative_to(folder / subfolder) else path
+    local = local_path(path)
+    return local.relative_to(root).as_posix() if local.is_relative_to(Path(root, subfolder)) else path
 
 
 def resolve_path(stored: str, root: Path, subfolder: str) -> Path:

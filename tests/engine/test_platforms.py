@@ -18,7 +18,7 @@ from recbench_spark.engine import platforms, sessions, versions
 from recbench_spark.errors import ConfigError
 from recbench_spark.runtime import session
 from recbench_spark.runtime.session import choose_delta
-from recbench_spark.storage import catalogs
+from recbench_spark.storage import spark_places
 
 PACKAGES = "spark.jars.packages"
 
@@ -222,7 +222,7 @@ def test_a_client_without_its_packages_and_a_server_that_is_not_there(monkeypatc
 def test_a_file_is_no_delta_table_by_connect(monkeypatch, tmp_path: Path) -> None:
     """deltalake looks for a log inside it, which is an error."""
     (tmp_path / "a.parquet").write_text("")
-    monkeypatch.setattr(catalogs, "is_connect", lambda _: True)
-    assert not catalogs.is_delta(cluster(), str(tmp_path / "a.parquet"))
-    assert not catalogs.is_delta(cluster(), f"file:{tmp_path}/a.parquet")
-    assert not catalogs.is_delta(cluster(), str(tmp_path))
+    monkeypatch.setattr(spark_places, "is_connect", lambda _: True)
+    assert not spark_places.is_delta(cluster(), str(tmp_path / "a.parquet"))
+    assert not spark_places.is_delta(cluster(), f"file:{tmp_path}/a.parquet")
+    assert not spark_places.is_delta(cluster(), str(tmp_path))

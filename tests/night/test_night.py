@@ -45,7 +45,7 @@ from recbench_spark.schemas import (
 from recbench_spark.splits.item_counts import Catalogue
 from recbench_spark.splits.slice_tables import label_slices
 from recbench_spark.splits.user_blocks import BlockPlan
-from recbench_spark.storage import warehouse
+from recbench_spark.storage import spark_places
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.blocks import PieceRows
 from recbench_spark.storage.frame_blocks import FrameRows, make_frame_rows
@@ -727,7 +727,7 @@ def test_a_night_in_a_catalog(spark, writer: str, tmp_path: Path, monkeypatch: p
     spark.sql("CREATE SCHEMA recbench_night_test")
     monkeypatch.chdir(tmp_path)
     if writer == "Spark":
-        monkeypatch.setattr(warehouse, "find_schema_place", lambda *_: None)
+        monkeypatch.setattr(spark_places, "find_schema_place", lambda *_: None)
     try:
         store = Store(spark, "spark_catalog.recbench_night_test")
         ran = run(store, small(**TINY))

@@ -20,8 +20,7 @@ from recbench_spark.sources.readers.paths import (
     list_names,
     read_file_head,
 )
-from recbench_spark.storage.catalogs import is_delta
-from recbench_spark.storage.warehouse import hadoop_uri, share_access
+from recbench_spark.storage.spark_places import hadoop_uri, is_delta, share_access
 
 ODD = ("plain", "with space", "per%20cent", "näive")
 

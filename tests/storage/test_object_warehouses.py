@@ -12,13 +12,12 @@ from recbench_spark.engine.versions import collect_arrow
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import REJECTS, RUNS, TRIALS
 from recbench_spark.storage.arrow_store import ArrowStore
-from recbench_spark.storage.catalogs import require_address
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.frame_blocks import drop_scratch, share_rows
 from recbench_spark.storage.object_access import HADOOP_ADDRESS
 from recbench_spark.storage.objects import list_objects
+from recbench_spark.storage.spark_places import hadoop_uri, require_address, require_jars, share_access
 from recbench_spark.storage.store import Store
-from recbench_spark.storage.warehouse import hadoop_uri, require_jars, share_access
 from tests.storage.test_missing_rows import trial
 
 REJECTED = "split_id string, file string, line string, reason string"

@@ -27,9 +27,9 @@ from recbench_spark.schemas import (
     TRIALS,
     USER_METRICS,
 )
-from recbench_spark.storage import warehouse
-from recbench_spark.storage.catalogs import resolve_location
+from recbench_spark.storage import spark_places
 from recbench_spark.storage.spark_errors import explain_spark_error
+from recbench_spark.storage.spark_places import resolve_location
 from recbench_spark.storage.spark_types import conform, spark_schema
 from recbench_spark.storage.store import Store
 from recbench_spark.storage.table_folders import is_catalog_schema
@@ -58,7 +58,7 @@ def schema(spark, tmp_path: Path) -> Iterator[str]:
 @pytest.fixture
 def catalog_store(spark, schema: str, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A warehouse in which Spark writes, as in a catalog that commits itself."""
-    monkeypatch.setattr(warehouse, "find_schema_place", lambda *_: None)
+    monkeypatch.setattr(spark_places, "find_schema_place", lambda *_: None)
     return Store(spark, schema)
 
 

@@ -16,7 +16,7 @@ from recbench_spark.schemas import REJECTS, TRIALS, Table, arrow_rows
 from recbench_spark.storage import delta_files, objects, table_upkeep
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.delta_files import CHECKED_VERSION, WRITER_VERSION, ConflictError
-from recbench_spark.storage.delta_tables import list_file_sizes, list_files, open_table, read_dataset
+from recbench_spark.storage.delta_tables import list_files, list_stored_files, open_table, read_dataset
 from recbench_spark.storage.table_folders import create_object_table
 from recbench_spark.storage.table_sql import table_properties
 from recbench_spark.storage.table_upkeep import change_table, compact_files, vacuum_files
@@ -126,7 +126,11 @@ def test_the_log_knows_the_sizes_of_files(bucket: str, tmp_path: Path) -> None:
     place = f"{bucket}/w/rejects"
     create_object_table(place, REJECTS)
     file = add_rejects(place, "a b%c", "one")
-    assert list_file_sizes(place, {"split_id": "a b%c"}) == {file: objects.measure_files([file])[0]}
+    assert list_files(place, {"split_id": "a b%c"}) == [file]
+    sizes = {
+        path: known["size_bytes"] for path, known in list_stored_files(open_table(place), place).items()
+    }
+    assert sizes == {file: objects.measure_files([file])[0]}
     with objects.open_parquet(file) as opened:
         assert opened.read().equals(ROWS)
 

@@ -21,8 +21,8 @@ from recbench_spark.sources.table_pieces import read_folders
 from recbench_spark.storage.local_files import COMPRESSED, DAMAGED, HEAD_BYTES
 from recbench_spark.storage.retries import first_line
 from recbench_spark.storage.shared_arrays import escape_path
+from recbench_spark.storage.spark_places import require_jars, share_access
 from recbench_spark.storage.uris import is_object_storage
-from recbench_spark.storage.warehouse import require_jars, share_access
 
 
 def is_folder(spark: SparkSession, path: str) -> bool:

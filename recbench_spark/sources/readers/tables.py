@@ -14,10 +14,9 @@ from recbench_spark.sources.paths import check_path, exists
 from recbench_spark.sources.readers.paths import explain_errors, is_table, reach_storage
 from recbench_spark.sources.text_layouts import REPLACEMENT
 from recbench_spark.sources.text_pieces import FILE
-from recbench_spark.storage.catalogs import is_delta
 from recbench_spark.storage.shared_arrays import escape_path
+from recbench_spark.storage.spark_places import is_delta, share_access
 from recbench_spark.storage.uris import is_object_storage
-from recbench_spark.storage.warehouse import share_access
 
 
 def prepare_session(spark: SparkSession, path: str) -> bool:
