@@ -66,11 +66,11 @@ def main(args: argparse.Namespace) -> int:
 
 def maintain(args: argparse.Namespace, store: FileTables) -> int:
     """Migrate, remove old files and compact tables."""
-    journal = Journal()
+    journal, upkeep = Journal(), retention.Upkeep(store)
     if args.migrate:
         migrate(store, journal)
     if args.keep_days is not None:
-        retain(store, args, journal)
+        retain(upkeep, args, journal)
     if args.dry_run:
         return OK
     journal.say("remove what killed runs left")
@@ -78,7 +78,7 @@ def maintain(args: argparse.Namespace, store: FileTables) -> int:
     if store.is_file_storage:
         retention.remove_private_files(store.root, store.read_clock() - retention.MAX_NIGHT_SECONDS)
     for name in filter(store.exists, TABLES):
-        if args.optimize and retention.compact_table(store, name):
+        if args.optimize and upkeep.compact_table(name):
             journal.say(f"optimized {name}")
         if args.vacuum_hours is not None:
             journal.say(f"vacuum {name}")
@@ -122,14 +122,14 @@ def migrate(store: FileTables, journal: Journal) -> None:
     print(f"migrated {store.root}: {len(done)} changes")
 
 
-def retain(store: FileTables, args: argparse.Namespace, journal: Journal) -> None:
+def retain(upkeep: retention.Upkeep, args: argparse.Namespace, journal: Journal) -> None:
     """Remove old nights' rows and files; --dry-run only lists them."""
     first = first_retained_night(args)
     assert first is not None
-    old = retention.find_old_results(store, first, args.keep_night)
+    store, old = upkeep.store, upkeep.find_old_results(first, args.keep_night)
     graphs, fits, layouts = retention.OldGraphs(), tuple[str, ...](), tuple[str, ...]()
     if store.is_file_storage:  # a catalog where Spark writes has no such files
-        rule = retention.RetentionRule.read(store, first, args.keep_night, old.splits)
+        rule = upkeep.read_rule(first, args.keep_night, old.splits)
         graphs = retention.find_old_graphs(store.root, rule)
         fits = retention.find_old_fits(store.root, rule)
         layouts = retention.find_old_layouts(store.root, rule)
@@ -142,6 +142,6 @@ def retain(store: FileTables, args: argparse.Namespace, journal: Journal) -> Non
         print(f"  {folder}")
     if not args.dry_run:
         journal.say(f"remove nights before {first}")
-        retention.drop_old_results(store, old)
-        retention.drop_old_graphs(store, graphs)
+        upkeep.drop_old_results(old)
+        upkeep.drop_old_graphs(graphs)
         retention.remove_folders((*fits, *layouts), store.find_use_time(retention.MAX_NIGHT_SECONDS))

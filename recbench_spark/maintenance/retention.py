@@ -14,7 +14,6 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from functools import partial
 from pathlib import Path
 
 from recbench_spark.auctions.log_layout import LAYOUTS
@@ -23,7 +22,7 @@ from recbench_spark.auctions.part_files import FACTS
 from recbench_spark.graphs.folders import FOLDER, MANIFEST, NIGHT_NOTE, read_note
 from recbench_spark.models.fits.tasks import FIT_FILES
 from recbench_spark.night.split import drop_splits
-from recbench_spark.schemas import GRAPH_RUNS, GRAPH_VECTORS, RUNS, SPLITS, TABLES, Table
+from recbench_spark.schemas import GRAPH_RUNS, GRAPH_VECTORS, RUNS, SPLITS, TABLES
 from recbench_spark.storage import objects
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.leases import find_target, is_held_within, list_abandoned, remove_work
@@ -63,14 +62,6 @@ class RetentionRule:
     before: date
     keep: tuple[date, ...]
     in_use: float
-
-    @classmethod
-    def read(
-        cls, store: FileTables, before: date, keep: Sequence[date], doomed: Collection[str]
-    ) -> RetentionRule:
-        """Return a warehouse's rule; the splits in `doomed` will go."""
-        existing, in_use = list_known(store, SPLITS), store.find_use_time(MAX_NIGHT_SECONDS)
-        return cls(frozenset(existing - set(doomed)), before, tuple(keep), in_use)
 
     def is_old(self, name: str, last_use: float, dashes: int) -> bool:
         """Return whether nobody needs a folder.
@@ -259,22 +250,6 @@ def find_old_graphs(root: str, rule: RetentionRule) -> OldGraphs:
     return OldGraphs(names, lists, sum(sizes.values()))
 
 
-def drop_old_graphs(store: FileTables, old: OldGraphs) -> None:
-    """Delete old graphs, except those a run now uses.
-
-    Layer rows go first, so that a model without files never looks complete.
-    """
-    in_use = store.find_use_time(MAX_NIGHT_SECONDS)
-    places = find_unused((join_uri(store.root, FOLDER, name) for name in old.folders), in_use)
-    if old.models and store.exists(GRAPH_VECTORS.name):
-        for name in old.models:
-            place = join_uri(store.root, FOLDER, "models", name)
-            if place in places:
-                vectors = f"CASE WHEN layer < {_last_layer(place)} THEN model_id END"
-                store.delete(GRAPH_VECTORS.name, vectors, [name])
-    remove_folders(places, in_use)
-
-
 def _last_layer(place: str) -> int:
     """Return a model's output layer, which is kept like embeddings."""
     note = read_note(place)
@@ -296,46 +271,67 @@ class OldResults:
     splits: tuple[str, ...]
 
 
-def find_old_results(store: FileTables, before: date, keep: Sequence[date] = ()) -> OldResults:
-    """Return earlier runs with user rows, and their own splits.
+class Upkeep:
+    """Retention and compaction of one warehouse."""
 
-    Such a split has no kept run. The driver holds names of runs and splits, and no row for a user.
-    """
-    known, kept, used = set[str](), set[str](), dict[str, bool]()
-    for row in store.rows(RUNS, [], ["run_id", "split_id", "logical_date"]):
-        is_kept = row["logical_date"] >= before or row["logical_date"] in keep
-        used[row["split_id"]] = used.get(row["split_id"], False) or is_kept
-        kept |= {row["run_id"]} if is_kept else set()
-        known.add(row["run_id"])
-    stored = map_together(store.root, partial(list_known, store), [TABLES[name] for name in LARGE_RESULTS])
-    run_ids = (known - kept) & set().union(*stored)
-    splits = list_known(store, SPLITS) & {name for name, is_kept in used.items() if not is_kept}
-    return OldResults(tuple(sorted(run_ids)), tuple(sorted(splits)))
+    def __init__(self, store: FileTables) -> None:
+        self.store = store
 
+    def find_old_results(self, before: date, keep: Sequence[date] = ()) -> OldResults:
+        """Return earlier runs with user rows, and their own splits.
 
-def list_known(store: FileTables, table: Table) -> set[str]:
-    """Return a table's partition values; none without the table."""
-    return store.list_values(table, table.partition_by[0]) if store.exists(table.name) else set()
+        Such a split has no kept run. The driver holds names of runs and splits, and no row for a user.
+        """
+        known, kept, used = set[str](), set[str](), dict[str, bool]()
+        for row in self.store.rows(RUNS, [], ["run_id", "split_id", "logical_date"]):
+            is_kept = row["logical_date"] >= before or row["logical_date"] in keep
+            used[row["split_id"]] = used.get(row["split_id"], False) or is_kept
+            kept |= {row["run_id"]} if is_kept else set()
+            known.add(row["run_id"])
+        large = [TABLES[name] for name in LARGE_RESULTS]
+        stored = map_together(self.store.root, lambda table: self.store.list_values(table, "run_id"), large)
+        run_ids = (known - kept) & set().union(*stored)
+        unused = {name for name, is_kept in used.items() if not is_kept}
+        splits = self.store.list_values(SPLITS, "split_id") & unused
+        return OldResults(tuple(sorted(run_ids)), tuple(sorted(splits)))
 
+    def read_rule(self, before: date, keep: Sequence[date], doomed: Collection[str]) -> RetentionRule:
+        """Return the rule for folders; the splits in `doomed` will go."""
+        splits = self.store.list_values(SPLITS, "split_id") - set(doomed)
+        in_use = self.store.find_use_time(MAX_NIGHT_SECONDS)
+        return RetentionRule(frozenset(splits), before, tuple(keep), in_use)
 
-def drop_old_results(store: FileTables, old: OldResults) -> None:
-    """Delete old results."""
-    for name in filter(store.exists, LARGE_RESULTS):
-        if old.runs:
-            store.delete(name, "run_id", old.runs)
-    if old.splits:
-        drop_splits(store, old.splits, "removed by retention")
+    def drop_old_results(self, old: OldResults) -> None:
+        """Delete old results."""
+        for name in filter(self.store.exists, LARGE_RESULTS):
+            if old.runs:
+                self.store.delete(name, "run_id", old.runs)
+        if old.splits:
+            drop_splits(self.store, old.splits, "removed by retention")
 
+    def drop_old_graphs(self, old: OldGraphs) -> None:
+        """Delete old graphs, except those a run now uses.
 
-def compact_table(store: FileTables, name: str) -> bool:
-    """OPTIMIZE a table; return False if its files must stay.
+        Layer rows go first, so that a model without files never looks complete.
+        """
+        in_use, root = self.store.find_use_time(MAX_NIGHT_SECONDS), self.store.root
+        places = find_unused((join_uri(root, FOLDER, name) for name in old.folders), in_use)
+        if old.models and self.store.exists(GRAPH_VECTORS.name):
+            for name in old.models:
+                place = join_uri(root, FOLDER, "models", name)
+                if place in places:
+                    vectors = f"CASE WHEN layer < {_last_layer(place)} THEN model_id END"
+                    self.store.delete(GRAPH_VECTORS.name, vectors, [name])
+        remove_folders(places, in_use)
 
-    A run over a graph recognises finished blocks by file name. So vectors from graph models are never
-    compacted, not even in `embeddings`.
-    """
-    if name == GRAPH_VECTORS.name:
-        return False
-    has_models = name == "embeddings" and store.exists(GRAPH_RUNS.name)
-    models = sorted(store.list_values(GRAPH_RUNS, "model_id")) if has_models else []
-    store.optimize(name, without=("model_id", models))
-    return True
+    def compact_table(self, name: str) -> bool:
+        """OPTIMIZE a table; return False if its files must stay.
+
+        A run over a graph recognises finished blocks by file name. So vectors from graph models are never
+        compacted, not even in `embeddings`.
+        """
+        if name == GRAPH_VECTORS.name:
+            return False
+        models = self.store.list_values(GRAPH_RUNS, "model_id") if name == "embeddings" else ()
+        self.store.optimize(name, without=("model_id", sorted(models)))
+        return True

@@ -20,7 +20,7 @@ from recbench_spark.maintenance.retention import (
     MAX_NIGHT_SECONDS,
     OldGraphs,
     RetentionRule,
-    drop_old_graphs,
+    Upkeep,
     find_old_fits,
     find_old_graphs,
     find_old_layouts,
@@ -51,7 +51,7 @@ class Warehouse(ArrowStore):
 
 
 def read_rule(store: Warehouse, before: date, keep: Any = (), doomed: Any = ()) -> RetentionRule:
-    return RetentionRule.read(store, before, keep, doomed)
+    return Upkeep(store).read_rule(before, keep, doomed)
 
 
 def find_graphs(store: Warehouse, *rule: Any) -> OldGraphs:
@@ -247,7 +247,7 @@ def test_what_a_run_takes_between_the_look_and_the_removal_stays(tmp_path) -> No
     assert old.folders == ("aaa-4", "bbb-4", "ccc-4")
     os.utime(root / "aaa-4" / "graph.json")
     with hold_lease(root / "bbb-4", lambda: False):
-        drop_old_graphs(store, old)
+        Upkeep(store).drop_old_graphs(old)
     assert (root / "aaa-4").is_dir() and not (root / "ccc-4").exists()
     assert (root / ".bbb-4.work-0001" / "graph.json").is_file(), "its new owner has it"
 

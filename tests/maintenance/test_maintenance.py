@@ -19,7 +19,7 @@ from recbench_spark import cli
 from recbench_spark.commands import maintain
 from recbench_spark.config import Benchmark
 from recbench_spark.errors import ConfigError, StoreError
-from recbench_spark.maintenance.retention import OldResults, find_old_results
+from recbench_spark.maintenance.retention import OldResults, Upkeep
 from recbench_spark.night.night import require_split
 from recbench_spark.query.answers import make_query_runner
 from recbench_spark.schemas import (
@@ -109,11 +109,11 @@ def test_old_nights_go_and_can_be_run_again(tmp_path: Path) -> None:
     assert first["split_id"] != second["split_id"]
     opened = open_run_night(nights[0], DAYS[0])
 
-    assert find_old_results(store, DAYS[1], keep=[DAYS[0]]) == OldResults((), ())
-    assert find_old_results(store, DAYS[1]) == OldResults((first["run_id"],), (first["split_id"],))
+    assert Upkeep(store).find_old_results(DAYS[1], keep=[DAYS[0]]) == OldResults((), ())
+    assert Upkeep(store).find_old_results(DAYS[1]) == OldResults((first["run_id"],), (first["split_id"],))
     flags = ["--warehouse", store.root, "--logical-date", "2026-01-03", "--keep-days", "1"]
     assert job(*flags, "--dry-run") == 0
-    assert find_old_results(store, DAYS[1]) == OldResults((first["run_id"],), (first["split_id"],))
+    assert Upkeep(store).find_old_results(DAYS[1]) == OldResults((first["run_id"],), (first["split_id"],))
     assert job(*flags, "--optimize", "--vacuum-hours", "24") == 0
 
     for table, column in (
@@ -127,7 +127,7 @@ def test_old_nights_go_and_can_be_run_again(tmp_path: Path) -> None:
     kept = {name.partition("-")[0] for name in store.list_values(EMBEDDINGS, "model_id")}
     assert kept == {second["split_id"]}
     assert numbers(store, DAYS[0]) == before
-    assert find_old_results(store, DAYS[1]) == OldResults((), ())
+    assert Upkeep(store).find_old_results(DAYS[1]) == OldResults((), ())
     with pytest.raises(StoreError, match="removed"):
         require_split(opened)
 
