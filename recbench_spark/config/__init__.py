@@ -10,7 +10,7 @@ from __future__ import annotations
 from recbench_spark.analyses.comparisons.settings import Comparisons, Gate, Paradoxes, Regression
 from recbench_spark.analyses.curves.settings import LearningCurve
 from recbench_spark.boards.settings import SearchSettings, SettingRange
-from recbench_spark.config.benchmark import Benchmark
+from recbench_spark.config.benchmark import AGE_FACT, Benchmark, gates_with_age, make_age_gate
 from recbench_spark.config.evaluation import (
     CURVE_METRIC,
     DEFAULT_METRICS,
@@ -25,7 +25,6 @@ from recbench_spark.config.evaluation import (
     Strata,
     Views,
 )
-from recbench_spark.config.living_logs import AGE_FACT, gates_with_age, make_age_gate
 from recbench_spark.config.loading import BENCHMARKS, find_benchmark, load_benchmark, make_benchmark
 from recbench_spark.core.documents import load_yaml
 from recbench_spark.core.strict_settings import (

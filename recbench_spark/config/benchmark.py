@@ -12,7 +12,7 @@ from recbench_spark.analyses.comparisons.settings import Comparisons, Gate, Para
 from recbench_spark.boards.settings import SearchSettings
 from recbench_spark.config.evaluation import EXPOSURE_SLICES, Evaluation
 from recbench_spark.core.definitions import Definition
-from recbench_spark.core.strict_settings import Name, Strict, require_own_names
+from recbench_spark.core.strict_settings import UNITS, Name, Strict, require_own_names, seconds
 from recbench_spark.models.settings import (
     EmbeddingsModel,
     ItemKnnModel,
@@ -154,14 +154,7 @@ class Benchmark(Strict):
         return models
 
 
-WITHOUT_VECTORS = (
-    ItemKnnModel,
-    ListsModel,
-    PublishedModel,
-    RandomModel,
-    ScoresModel,
-    SwitchModel,
-)
+WITHOUT_VECTORS = (ItemKnnModel, ListsModel, PublishedModel, RandomModel, ScoresModel, SwitchModel)
 """Models whose scores no index can hold."""
 
 
@@ -366,3 +359,42 @@ def _find_paradox_mistakes(benchmark: Benchmark) -> Iterator[str]:
     named = benchmark.comparisons is not None and benchmark.comparisons.baseline is not None
     if "baseline" in (paradoxes.against, paradoxes.flips_against) and not named:
         yield "paradoxes against 'baseline' need comparisons.baseline"
+
+
+# ---------------------------------------- logs that grow, and that have perhaps stopped
+
+AGE_FACT = "newest_age_days"
+"""Fact: days from the log's newest row to the end of the night's day."""
+
+PERIODS, DAYS = 2, 2.0
+"""The allowed age: this many period lengths, or this many days without a period."""
+
+
+def make_age_gate(split: Split) -> Gate:
+    """Return the gate which warns when a log has stopped."""
+    length = split.length if split.holdout == "period" else None
+    days = PERIODS * seconds(length) / UNITS["d"] if length else DAYS
+    return Gate(fact=AGE_FACT, part="log", above=days, action="warn")
+
+
+def grows(benchmark: Benchmark) -> bool:
+    """Return whether a file's log grows.
+
+    A log grows if the file uses `{logical_date}`, or measures the last period in a table. Published data
+    sets have readers of their own, and never grow.
+    """
+    dataset, split = benchmark.dataset, benchmark.split
+    texts = (dataset.path, dataset.until, *dataset.options.values(), split.start)
+    named = any("{logical_date" in text for text in texts if isinstance(text, str))
+    return dataset.is_table and (named or (split.holdout == "period" and split.start is None))
+
+
+def gates_with_age(benchmark: Benchmark) -> tuple[Gate, ...]:
+    """Return a file's gates.
+
+    A growing log also gets the default age gate, unless the file has its own.
+    """
+    gates = benchmark.gates
+    if not grows(benchmark) or any(gate.fact == AGE_FACT for gate in gates):
+        return gates
+    return (*gates, make_age_gate(benchmark.split))

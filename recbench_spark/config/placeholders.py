@@ -11,7 +11,7 @@ strftime, for whole days only. Hadoop's patterns, such as `{a,b}`, stay as they 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import date
 from typing import Any, TypeVar
 
@@ -91,10 +91,7 @@ def _fill_start(split: Split, dataset: Dataset, day: date | None) -> Split:
 def _fill_value(value: Any, day: date | None, where: str) -> Any:
     if isinstance(value, dict):
         return {key: _fill_value(entry, day, f"{where}.{key}") for key, entry in value.items()}
-    return PLACEHOLDER.sub(_make_filler(day, where), value) if isinstance(value, str) else value
 
-
-def _make_filler(day: date | None, where: str) -> Callable[[re.Match[str]], str]:
     def fill(match: re.Match[str]) -> str:
         name, style = match.groups()
         if name not in KNOWN_NAMES:
@@ -103,7 +100,7 @@ def _make_filler(day: date | None, where: str) -> Callable[[re.Match[str]], str]
             raise ConfigError(f"{where}: '{match[0]}' and no night to fill it in", "give --logical-date")
         return _format_day(day, style, f"{where}: '{match[0]}'")
 
-    return fill
+    return PLACEHOLDER.sub(fill, value) if isinstance(value, str) else value
 
 
 def _format_day(day: date, style: str | None, what: str) -> str:
