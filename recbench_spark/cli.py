@@ -107,7 +107,9 @@ def check_text(flag: str, text: str) -> None:
     """
     if not text.strip():
         raise ConfigError(f"{flag} is empty", "leave the flag out, or give it a value")
-    if "\0" in text or _is_garbled(text):
+    if (
+        "\0" in text or text.encode(errors="ignore").decode() != text
+    ):  # Python keeps other bytes as surrogates
         raise ConfigError(f"{flag}: text that is not UTF-8", "check the terminal's encoding")
     refuse_secrets(text, flag)
 
@@ -120,14 +122,6 @@ def check_name(name: str) -> None:
     """
     if not NAME.fullmatch(name):
         raise ConfigError(f"'{name}' is not a usable name", "use letters, digits, dot, dash and underscore")
-
-
-def _is_garbled(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
 
 
 def run(

@@ -122,6 +122,11 @@ def show_value(value: object, longest: int = 100) -> str:
     return cut_middle(" ".join(repr(value).split()), longest)
 
 
+def first_line(error: Exception) -> str:
+    """Return an error's first line, else its class."""
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
 def is_cancelled(error: BaseException) -> bool:
     """Check whether Spark's jobs were cancelled.
 

@@ -65,8 +65,7 @@ WITH_SPARK = {
     ),
     "storage": (
         "append_names", "arrow_store", "delta_files", "delta_tables", "file_tables", "frame_blocks",
-        "spark_errors", "spark_places", "spark_types", "store", "table_folders", "table_scans",
-        "table_upkeep",
+        "spark_places", "spark_types", "store", "table_folders", "table_scans", "table_upkeep",
     ),
 }  # fmt: skip
 """Modules that name pyspark, delta or py4j; no other does, not even for its types."""

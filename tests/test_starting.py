@@ -73,7 +73,7 @@ def test_classes_are_taken_from_the_archive_of_these_jars(
 ) -> None:
     monkeypatch.setenv("SPARK_LOCAL_IP", "")
     text = "spark.master local[2]\nspark.jars.packages a:b:1\n"
-    archive = java.archive_file([str(jar)], java.cache_folder())
+    archive = java.archive_file([str(jar)])
     archive.parent.mkdir(parents=True)
     archive.touch()
     assert "SharedArchiveFile" not in str(words(jar.parent, text)), "the jars are not known"
@@ -82,7 +82,7 @@ def test_classes_are_taken_from_the_archive_of_these_jars(
         line = " ".join(words(jar.parent, text, small=is_quick))
         assert f"-XX:SharedArchiveFile={archive} -Xshare:auto" in line
         assert (session.SMALL_JOB_JAVA[0] in line) == is_quick
-    assert java.read_flags([str(jar), "other.jar"], java.cache_folder()) == ()
+    assert java.read_flags([str(jar), "other.jar"]) == ()
     archive.unlink()
     assert "SharedArchiveFile" not in str(words(jar.parent, text))
 

@@ -31,7 +31,7 @@ def main() -> int:
     if not java.read_known_jars(settings):  # a first session finds the jars and notes where they are
         subprocess.run([sys.executable, "-c", START], check=True)
     jars = java.read_known_jars(settings)
-    target = java.archive_file(jars, java.cache_folder())
+    target = java.archive_file(jars)
     if not jars or target.is_file():
         return int(not jars)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:

@@ -10,15 +10,6 @@ from collections.abc import Iterable
 from typing import Any
 
 import yaml
-from yaml.events import (
-    AliasEvent,
-    CollectionEndEvent,
-    CollectionStartEvent,
-    Event,
-    MappingStartEvent,
-    NodeEvent,
-    ScalarEvent,
-)
 
 from recbench_spark.core.strict_settings import shorten
 from recbench_spark.errors import ConfigError
@@ -55,9 +46,9 @@ def load_yaml(text: str, where: str) -> Any:
 class _OpenNode:
     """An open section or list: its nodes and keys."""
 
-    def __init__(self, event: CollectionStartEvent) -> None:
+    def __init__(self, event: yaml.CollectionStartEvent) -> None:
         self.anchor, self.nodes = event.anchor, 1
-        self.lines: dict[str, str] | None = {} if isinstance(event, MappingStartEvent) else None
+        self.lines: dict[str, str] | None = {} if isinstance(event, yaml.MappingStartEvent) else None
         self.is_key = True
 
     def find_repeated(self, key: str | None, line: str) -> str | None:
@@ -75,27 +66,27 @@ class _OpenNode:
         return earlier
 
 
-def _check_events(events: Iterable[Event], where: str) -> None:
+def _check_events(events: Iterable[yaml.Event], where: str) -> None:
     """Check a document's depth, keys and aliases before building it."""
     sizes: dict[str, int] = {}
     inside: list[_OpenNode] = []
     repeated = 0
     for event in events:
         nodes = 0
-        if isinstance(event, NodeEvent) and inside:
+        if isinstance(event, yaml.NodeEvent) and inside:
             _check_key(event, inside[-1], where)
-        if isinstance(event, CollectionStartEvent):
+        if isinstance(event, yaml.CollectionStartEvent):
             inside.append(_OpenNode(event))
             if len(inside) > MAX_DEPTH:
                 raise ConfigError(f"{where}: more than {MAX_DEPTH} sections in one another", _line(event))
-        elif isinstance(event, CollectionEndEvent):
+        elif isinstance(event, yaml.CollectionEndEvent):
             section = inside.pop()
             nodes = section.nodes
             sizes |= {section.anchor: nodes} if section.anchor else {}
-        elif isinstance(event, AliasEvent):
+        elif isinstance(event, yaml.AliasEvent):
             nodes = _alias_size(event, sizes, inside, where)
             repeated += nodes
-        elif isinstance(event, ScalarEvent):
+        elif isinstance(event, yaml.ScalarEvent):
             _refuse_old_number(event, where)
             nodes = 1
         if inside:
@@ -104,9 +95,9 @@ def _check_events(events: Iterable[Event], where: str) -> None:
             raise ConfigError(f"{where}: aliases add more than {MAX_ALIAS_NODES} values", _line(event))
 
 
-def _check_key(event: NodeEvent, section: _OpenNode, where: str) -> None:
+def _check_key(event: yaml.NodeEvent, section: _OpenNode, where: str) -> None:
     """Raise ConfigError for text outside Unicode, or a repeated key."""
-    key = event.value if isinstance(event, ScalarEvent) else None
+    key = event.value if isinstance(event, yaml.ScalarEvent) else None
     if key and not key.isascii() and any("\ud800" <= letter <= "\udfff" for letter in key):
         raise ConfigError(f"{where}: text that is not Unicode", _line(event))
     earlier = section.find_repeated(key, _line(event))
@@ -120,7 +111,7 @@ BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 """Numbers in base 8 (010) or base 60 (1:10) for YAML 1.1; authors of settings mean neither."""
 
 
-def _refuse_old_number(event: ScalarEvent, where: str) -> None:
+def _refuse_old_number(event: yaml.ScalarEvent, where: str) -> None:
     """Raise ConfigError where YAML 1.1 would read another number.
 
     Only plain scalars can be concerned.
@@ -135,12 +126,12 @@ def _refuse_old_number(event: ScalarEvent, where: str) -> None:
         raise ConfigError(message, f"{_line(event)}: write{plain} quotes around it: '{shorten(text)}'")
 
 
-def _alias_size(event: AliasEvent, sizes: dict[str, int], inside: list[_OpenNode], where: str) -> int:
+def _alias_size(event: yaml.AliasEvent, sizes: dict[str, int], inside: list[_OpenNode], where: str) -> int:
     name = str(event.anchor)
     if name in [section.anchor for section in inside]:
         raise ConfigError(f"{where}: *{shorten(name)} contains itself", _line(event))
     return sizes.get(name, 1)
 
 
-def _line(event: Event) -> str:
+def _line(event: yaml.Event) -> str:
     return f"line {event.start_mark.line + 1}" if event.start_mark else ""

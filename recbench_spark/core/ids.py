@@ -45,21 +45,10 @@ WHOLE_FLOAT = r"^-?(0|[1-9][0-9]*)\.0$|^-?[1-9](\.[0-9]+)?[eE]\+[0-9]{2,3}$|^[nN
 IDS_AS_TEXT = "write ids as whole numbers or as text"
 
 PLACEHOLDERS = frozenset(
-    (
-        "null",
-        "none",
-        "nan",
-        "na",
-        "n/a",
-        "<na>",
-        "nil",
-        "undefined",
-        "unknown",
-        "anonymous",
-        "guest",
-        "\\n",
-        "-",
-    )
+    {
+        *("null", "none", "nan", "na", "n/a", "<na>", "nil", "\\n", "-"),
+        *("undefined", "unknown", "anonymous", "guest"),
+    }
 )
 """Texts, in small letters, which often stand for a missing id. They are ids; a check warns of them."""
 
@@ -123,7 +112,8 @@ def as_ids(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
     if pa.types.is_dictionary(kind):
         return as_ids(decode_dictionary(column), what)
     if pa.types.is_floating(kind):
-        return _floats_to_ids(column, what)
+        _refuse(_find_wrong_floats(column, what))
+        return _drop_nan(column).cast(pa.int64())
     if pa.types.is_null(kind) or (pa.types.is_integer(kind) and kind != pa.uint64()):
         return column.cast(pa.int64())
     if pa.types.is_decimal(kind) or kind == pa.uint64():
@@ -166,11 +156,6 @@ def _is_text(kind: pa.DataType) -> bool:
     tests = ("is_string", "is_large_string", "is_string_view", "is_binary", "is_large_binary")
     more = ("is_binary_view", "is_fixed_size_binary")
     return any(getattr(pa.types, test)(kind) for test in (*tests, *more))
-
-
-def _floats_to_ids(column: pa.ChunkedArray, what: str) -> pa.ChunkedArray:
-    _refuse(_find_wrong_floats(column, what))
-    return _drop_nan(column).cast(pa.int64())
 
 
 def _drop_nan(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -1,7 +1,7 @@
 """Pinned inputs: a job reads exactly what it identified.
 
 A job opens `pin_inputs`. Inside it each path is looked at once: later looks return the same `PinnedInput`,
-and readers ask `find_pinned` for a Delta table's identified version. Plain files have no versions, so
+and readers ask `find_version` for a Delta table's identified version. Plain files have no versions, so
 `require_unchanged` looks again before results are published. Outside `pin_inputs` each look is a new one.
 """
 
@@ -91,17 +91,11 @@ def look_once(path: str, options: Options, named: bool, look: Callable[[], Pinne
     return pins[key]
 
 
-def find_pinned(path: str, options: Options | None = None) -> PinnedInput | None:
-    """Return a path's pinned input; None: not looked at yet."""
-    pins = _pinned.get() or {}
-    matches = (pins.get(_key(path, options or {}, named)) for named in (False, True))
-    return next((match for match in matches if match is not None), None)
-
-
 def find_version(path: str, options: Options | None = None) -> int | None:
     """Return a Delta table's identified version; None: read the latest."""
-    match = find_pinned(path, options)
-    return match.version if match else None
+    pins = _pinned.get() or {}
+    matches = (pins.get(_key(path, options or {}, named)) for named in (False, True))
+    return next((match.version for match in matches if match is not None), None)
 
 
 def require_unchanged() -> None:

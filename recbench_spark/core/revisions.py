@@ -19,7 +19,7 @@ default, makes no older result invalid.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 FIRST = 1
 """Revision of everything unchanged since version 0.1.0."""
@@ -168,9 +168,6 @@ def describe_changes(before: Mapping[str, int], after: Mapping[str, int]) -> tup
     >>> describe_changes({"splits": 2}, {"splits": 3, "item_knn": 2})
     ('item_knn 1 -> 2', 'splits 2 -> 3')
     """
-    pairs = ((name, before.get(name, FIRST), after.get(name, FIRST)) for name in _all_names(before, after))
+    names = sorted({*before, *after})
+    pairs = ((name, before.get(name, FIRST), after.get(name, FIRST)) for name in names)
     return tuple(f"{name} {old} -> {new}" for name, old, new in pairs if old != new)
-
-
-def _all_names(*mappings: Iterable[str]) -> list[str]:
-    return sorted({name for names in mappings for name in names})

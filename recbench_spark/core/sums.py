@@ -70,12 +70,14 @@ class Sums:
         total: Floats = np.zeros(self.limbs.shape[1:])
         # From the top: where signs differ the first steps cancel exactly.
         for place in range(len(self.limbs) - 1, -1, -1):
-            total += _times_power(self.limbs[place].astype(np.float64), _unit(self.low + place))
+            limb, power = self.limbs[place].astype(np.float64), LIMB_BITS * (self.low + place) - SHIFT
+            # 2^power alone may be beyond float64.
+            total += limb * 2.0**power if abs(power) < 1000 else np.ldexp(limb, power)
         return total
 
     def fractions(self) -> list[Fraction]:
         """Return the exact sums, flat."""
-        unit = Fraction(2) ** _unit(self.low)
+        unit = Fraction(2) ** (LIMB_BITS * self.low - SHIFT)
         flat = self.limbs.reshape(len(self.limbs), -1).T.tolist()
         return [unit * sum(limb << (LIMB_BITS * i) for i, limb in enumerate(limbs)) for limbs in flat]
 
@@ -245,19 +247,6 @@ def _add_limbs(bits_nc: Ints, index_n: Ints, first: int, limbs: Ints) -> None:
                 place += 1
                 limbs[place, index_n[n], c] += sign * (digits & full)
                 digits >>= LIMB_BITS
-
-
-def _unit(place: int) -> int:
-    """Return the power of two a limb counts."""
-    return LIMB_BITS * place - SHIFT
-
-
-def _times_power(values: Floats, power: int) -> Floats:
-    """Return values x 2^power.
-
-    2^power alone may be beyond float64.
-    """
-    return values * 2.0**power if abs(power) < 1000 else np.ldexp(values, power)
 
 
 def _weigh_limbs(keys: npt.NDArray[Any], limbs_luc: Ints, replicates: int, seed: int) -> Ints:

@@ -239,10 +239,8 @@ def _read_sent(sent: tuple[int, list[bytes | Place]]) -> Iterator[tuple[int, Any
     with ExitStack() as stack:
         files: dict[str, BinaryIO] = {}
         for block in blocks:
-            yield (
-                task,
-                decode_value(block if isinstance(block, bytes) else _read_place(block, files, stack)),
-            )
+            data = block if isinstance(block, bytes) else _read_place(block, files, stack)
+            yield task, decode_value(data)
 
 
 def _read_place(place: Place, files: dict[str, BinaryIO], stack: ExitStack) -> bytes:

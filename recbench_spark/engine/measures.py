@@ -96,10 +96,6 @@ def _number_cells(key: Sequence[str], rows: pa.RecordBatch) -> Ints:
     return code_n
 
 
-def _name_cell(key: Sequence[str], rows: pa.RecordBatch) -> str:
-    return json.dumps([rows.column(column)[0].as_py() for column in key])
-
-
 # ------------------------------------------------------------------------------- in tasks
 
 
@@ -137,7 +133,7 @@ def deal_sums(
             code_n = _number_cells(measure.key, batch)
             task_n = np.zeros(len(code_n), np.int64)
             for code, place in zip(*np.unique(code_n, return_index=True), strict=True):
-                name = _name_cell(measure.key, batch.slice(int(place), 1))
+                name = json.dumps([batch.column(column)[int(place)].as_py() for column in measure.key])
                 task_n[code_n == code] = zlib.crc32(f"{member} {kind} {name}".encode()) % tasks
             for task in np.unique(task_n).tolist():
                 part = pa.Table.from_batches([batch.filter(pa.array(task_n == task))])

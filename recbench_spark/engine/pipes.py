@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import chain
+from operator import itemgetter
 from typing import Any, Self, TypeVar, cast
 
 import pyarrow as pa
@@ -33,11 +34,11 @@ class PipedTasks:
 
     def map(self, function: Callable[[Any], Any]) -> Self:
         """Apply a function to each item."""
-        return self._then(partial(_map_items, function=function))
+        return self.mapPartitions(partial(map, function))
 
     def flatMap(self, function: Callable[[Any], Iterable[Any]]) -> Self:  # noqa: N802
         """Apply a function to each item; its results are items."""
-        return self._then(partial(_flatten_items, function=function))
+        return self.mapPartitions(partial(_flatten_items, function=function))
 
     def mapPartitions(self, function: Callable[[Iterator[Any]], Iterable[Any]]) -> Self:  # noqa: N802
         """Apply a function to all items in a task."""
@@ -51,7 +52,7 @@ class PipedTasks:
 
     def values(self) -> Self:
         """Keep the second of each pair."""
-        return self.map(_second)
+        return self.map(itemgetter(1))
 
     def collect(self) -> list[Any]:
         """Return all items, task by task; the driver holds them."""
@@ -80,7 +81,7 @@ def collect_some(tasks: Any, places: Sequence[int]) -> list[Any]:
     """
     if hasattr(tasks, "keep"):
         return list(tasks.keep(places).collect())
-    return list(tasks.context.runJob(tasks, _return_items, places))
+    return list(tasks.context.runJob(tasks, iter, places))
 
 
 def remove_shuffle(shuffled: Any) -> None:
@@ -122,11 +123,7 @@ def decode_value(block: bytes | pa.Buffer) -> Any:
     return bytes(view[1:]) if view[0] == ord("b") else pickle.loads(view[1:])
 
 
-def _map_items(_: int, items: Iterator[Any], function: Callable[[Any], Any]) -> Iterator[Any]:
-    return map(function, items)
-
-
-def _flatten_items(_: int, items: Iterator[Any], function: Callable[[Any], Iterable[Any]]) -> Iterator[Any]:
+def _flatten_items(items: Iterator[Any], function: Callable[[Any], Iterable[Any]]) -> Iterator[Any]:
     return chain.from_iterable(map(function, items))
 
 
@@ -140,14 +137,6 @@ def _change_numbered(
     task: int, items: Iterator[Any], function: Callable[[int, Iterator[Any]], Iterable[Any]]
 ) -> Iterator[Any]:
     return iter(function(task, items))
-
-
-def _return_items(items: Iterable[Any]) -> Iterable[Any]:
-    return items
-
-
-def _second(pair: tuple[Any, Any]) -> Any:
-    return pair[1]
 
 
 def _reduce_part(items: Iterator[Any], add: Callable[[Any, Any], Any]) -> Iterator[Any]:

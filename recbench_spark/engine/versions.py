@@ -74,9 +74,8 @@ def arrow_schema(frame: DataFrame) -> pa.Schema:
     """
     from pyspark.sql.pandas.types import to_arrow_schema  # noqa: PLC0415
 
-    zone: dict[str, Any] = (
-        {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
-    )
+    knows_zone = "timezone" in signature(to_arrow_schema).parameters
+    zone: dict[str, Any] = {"timezone": "UTC"} if knows_zone else {}
     schema: pa.Schema = to_arrow_schema(frame.schema, **zone)
     return schema
 

@@ -14,7 +14,7 @@ import traceback
 from contextlib import suppress
 
 from recbench_spark.core.extras import explain
-from recbench_spark.errors import RecbenchError, cut_middle
+from recbench_spark.errors import RecbenchError, cut_middle, first_line
 
 JAVA_ENDED = (
     "the connection to Spark broke: its Java process has ended\n"
@@ -50,8 +50,6 @@ def describe_error(error: BaseException) -> str:
     if is_java_gone(error):
         return JAVA_ENDED if has_java() else SERVER_ENDED
     if isinstance(error, spark_errors()):
-        from recbench_spark.storage.spark_errors import explain_spark_error  # noqa: PLC0415
-
         return explain_spark_error(error)
     return _describe_system_error(error) or _describe_internal(error)
 
@@ -60,7 +58,8 @@ def _describe_system_error(error: BaseException) -> str:
     """Describe errors of memory, files or `sys.exit`; empty: others."""
     if isinstance(error, MemoryError):
         return "out of memory\n  hint: use smaller batches or tables, or a larger machine"
-    if _is_pool_broken(error):
+    pools = sys.modules.get("concurrent.futures.process")  # it is loaded where a pool is used
+    if pools is not None and isinstance(error, pools.BrokenProcessPool):
         return POOL_BROKEN
     if isinstance(error, SystemExit):
         message = f"code that was called ended Python: sys.exit({cut_middle(str(error.code), 300)})"
@@ -69,12 +68,6 @@ def _describe_system_error(error: BaseException) -> str:
         place = f"{error.filename}: " if error.filename else ""
         return f"{place}{refusal}\n  hint: check the path, its permissions, and the space on its disk"
     return ""
-
-
-def _is_pool_broken(error: BaseException) -> bool:
-    """Check whether a pool's process has ended during its work."""
-    pools = sys.modules.get("concurrent.futures.process")  # it is loaded where a pool is used
-    return pools is not None and isinstance(error, pools.BrokenProcessPool)
 
 
 def _system_message(error: OSError) -> str:
@@ -176,3 +169,29 @@ def write_trace(error: BaseException) -> str | None:
         print(trace, file=sys.stderr)
         return None
     return file.name
+
+
+OWN_ERROR = r"^recbench_spark\.(?:errors|extras)\.\w+: (.+(?:\n  hint: .+)?)$"
+"""This package's errors, as they stand in a worker's trace."""
+
+
+def explain_spark_error(error: Exception) -> str:
+    """Return a Spark error's last cause in one line.
+
+    The line comes without the Java stack trace. This package's own errors, raised by a worker, keep their
+    hint on a second line.
+    """
+    from pyspark.errors import AnalysisException  # noqa: PLC0415
+
+    if isinstance(error, AnalysisException):
+        return first_line(error)
+    text = str(error)
+    own = re.findall(OWN_ERROR, text, flags=re.MULTILINE)
+    if own:
+        return str(own[-1].strip())
+    python = re.findall(r"^(?:\w+\.)*(\w+(?:Error|Exception): .+)$", text, flags=re.MULTILINE)
+    causes = re.findall(r"^(?:Caused by)?: (?:\w+\.)*(\w+: .+)$", text, flags=re.MULTILINE)
+    if causes and "PythonException" in causes[-1]:
+        causes = python  # the worker's own error ends its trace
+    cause = (causes or python or [first_line(error)])[-1]
+    return str(cause).strip()[:500]

@@ -151,21 +151,21 @@ QUIET = ("-Xlog:disable", "-Xlog:all=error:stderr")
 """Without these Java prints to the job's output when an archive is not its own."""
 
 
-def archive_file(jars: Sequence[str], cache: Path) -> Path:
+def archive_file(jars: Sequence[str]) -> Path:
     """Return the archive's place for jars, Spark and Java."""
     home = os.environ.get("JAVA_HOME")
     java = Path(os.path.realpath(shutil.which("java", path=f"{home}/bin" if home else None) or "java"))
     changed = java.stat().st_mtime_ns if java.is_file() else 0
     parts = [spark_version, str(java), changed, *jars]
-    return cache / f"classes-{sha256(json.dumps(parts).encode()).hexdigest()[:16]}.jsa"
+    return cache_folder() / f"classes-{sha256(json.dumps(parts).encode()).hexdigest()[:16]}.jsa"
 
 
-def read_flags(jars: Sequence[str], cache: Path) -> tuple[str, ...]:
+def read_flags(jars: Sequence[str]) -> tuple[str, ...]:
     """Return Java's flags to read classes from their archive.
 
     Without an archive there are no flags.
     """
-    file = archive_file(jars, cache)
+    file = archive_file(jars)
     if not jars or not file.is_file():
         return ()
     return (f"-XX:SharedArchiveFile={shlex.quote(str(file))}", "-Xshare:auto", *QUIET)

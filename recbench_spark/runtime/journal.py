@@ -116,7 +116,7 @@ class Journal:
         line = json.dumps({"time": time_text, "stage": stage, **facts}, default=str) + "\n"
         if self.remote is not None:
             self.remote.lines.append(line)
-            if self.remote.is_due():
+            if time.monotonic() - self.remote.written >= REMOTE_SECONDS:
                 self._write_remote(self.remote)
         if self.path:
             try:
@@ -177,22 +177,19 @@ class _RemoteLines:
     Attributes:
         place: URI of the object.
         lines: all lines so far; a night has some tens.
+        written: time of the last write.
     """
 
     def __init__(self, place: str) -> None:
         self.place = place
         self.lines: list[str] = []
-        self._written, self._count = time.monotonic(), 0
+        self.written, self._count = time.monotonic(), 0
         atexit.register(self._write_last)
-
-    def is_due(self) -> bool:
-        """Check whether the last write is long enough ago."""
-        return time.monotonic() - self._written >= REMOTE_SECONDS
 
     def write(self) -> None:
         """Write all lines; StoreError if the storage fails or refuses."""
         write_bytes(self.place, "".join(self.lines).encode())
-        self._written, self._count = time.monotonic(), len(self.lines)
+        self.written, self._count = time.monotonic(), len(self.lines)
 
     def _write_last(self) -> None:
         if self._count < len(self.lines):

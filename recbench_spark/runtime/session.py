@@ -94,15 +94,9 @@ def choose_delta(settings: Mapping[str, str], version: str = "") -> dict[str, st
     By default it is this Spark. conf/spark names another Delta.
     """
     own = DELTA_JARS[name_version(version) if version else name_version()]
-    named = DELTA_JARS[NEWEST]
-    return {
-        key: value.replace(named, own) if key == java.PACKAGES else value for key, value in settings.items()
-    }
-
-
-def is_local(settings: Mapping[str, str]) -> bool:
-    """Check whether driver and tasks share one local process."""
-    return settings.get("spark.master", "local").startswith("local")
+    packages = settings.get(java.PACKAGES)
+    changed = {} if packages is None else {java.PACKAGES: packages.replace(DELTA_JARS[NEWEST], own)}
+    return {**settings, **changed}
 
 
 def jar_settings(settings: Mapping[str, str]) -> dict[str, str]:
@@ -116,7 +110,7 @@ def jar_settings(settings: Mapping[str, str]) -> dict[str, str]:
 
 def read_class_flags(settings: Mapping[str, str]) -> tuple[str, ...]:
     """Return Java's flags for these packages' class archive, if any."""
-    return java.read_flags(java.read_known_jars(settings), java.cache_folder())
+    return java.read_flags(java.read_known_jars(settings))
 
 
 def submit_arguments(properties: Path, small: bool = False) -> str:
@@ -127,18 +121,19 @@ def submit_arguments(properties: Path, small: bool = False) -> str:
     properties_set = read_properties(properties)
     chosen = choose_delta(properties_set)
     values: dict[str, str] = {}
-    if is_local(properties_set):
+    if properties_set.get("spark.master", "local").startswith("local"):
         packages = {java.PACKAGES: chosen[java.PACKAGES]} if chosen != properties_set else {}
         values = {**LOOPBACK, **packages, **jar_settings(chosen)}
         if options := (*(SMALL_JOB_JAVA if small else ()), *read_class_flags(chosen)):
             values[JAVA_FLAGS] = " ".join(options)
-        os.environ.setdefault(
-            "SPARK_LOCAL_IP", LOOPBACK["spark.driver.bindAddress"]
-        )  # the address of its web page, if it has one
-    unset = {
-        key: value for key, value in values.items() if key not in properties_set or key == java.PACKAGES
-    }
-    flags = "".join(f"--conf {shlex.quote(f'{key}={value}')} " for key, value in unset.items())
+        # The address of its web page, if it has one.
+        os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK["spark.driver.bindAddress"])
+    unset = [
+        f"{key}={value}"
+        for key, value in values.items()
+        if key not in properties_set or key == java.PACKAGES
+    ]
+    flags = "".join(f"--conf {shlex.quote(setting)} " for setting in unset)
     return f"--properties-file {shlex.quote(str(properties))} {flags}pyspark-shell"
 
 
@@ -248,10 +243,8 @@ def _bare_session(app_name: str, small: bool) -> SparkSession:
     with _defer_signals(), java.start_quietly():
         spark = SparkSession.builder.appName(app_name).getOrCreate()
     if shlex.quote(str(local_properties())) in arguments:
-        java.write_known_jars(
-            choose_delta(read_properties(local_properties())),
-            read_setting(spark, java.JARS) or "",
-        )
+        settings = choose_delta(read_properties(local_properties()))
+        java.write_known_jars(settings, read_setting(spark, java.JARS) or "")
     return spark
 
 

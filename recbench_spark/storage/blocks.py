@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 import pyarrow as pa
 
@@ -36,6 +36,10 @@ from recbench_spark.storage.packed_blocks import (
     read_blocks,
 )
 
+if TYPE_CHECKING:
+    from recbench_spark.engine.local import LocalEngine
+    from recbench_spark.engine.sessions import SparkEngine
+
 WHOLE = 1 << 62
 """More rows than a task can hold."""
 
@@ -47,31 +51,8 @@ OpenPieces = Callable[..., Iterable[pa.Table]]
 """Reads columns (`columns`) of some pieces."""
 
 
-class Engine(Protocol):
-    """A runner of tasks: `LocalEngine` or `SparkEngine`."""
-
-    @property
-    def cores(self) -> int:
-        """Number of tasks at once."""
-
-    @property
-    def is_here(self) -> bool:
-        """True if this machine runs the tasks."""
-
-    def count_hosts(self) -> int:
-        """Return the number of machines, or executors with own files."""
-
-    def read_setting(self, name: str) -> str | None:
-        """Return one of Spark's settings; None: it is not set."""
-
-    def count_tasks(self, n: int) -> int:
-        """Return the number of tasks for shuffling n rows."""
-
-    def parallelize(self, items: Iterable[Any], parts: int | None = None) -> Any:
-        """Return tasks over a list's parts, with Spark's RDD words."""
-
-    def run_alone(self, work: Callable[[Any], Result], argument: Any) -> Result:
-        """Run a task alone; raise even its process's death."""
+Engine: TypeAlias = "LocalEngine | SparkEngine"
+"""A runner of tasks, with the same methods on this machine and by Spark."""
 
 
 class TaskRows(Protocol):
@@ -308,10 +289,7 @@ def _rename(rows: pa.Table, change: Change, names: Mapping[str, str]) -> pa.Tabl
 
 
 def _read_renamed(
-    pieces: Iterable[Any],
-    columns: Sequence[str],
-    read: OpenPieces,
-    names: Mapping[str, str],
+    pieces: Iterable[Any], columns: Sequence[str], read: OpenPieces, names: Mapping[str, str]
 ) -> Iterator[pa.Table]:
     for rows in read(pieces, columns=[names.get(name, name) for name in columns]):
         yield rows.rename_columns(list(columns))
@@ -407,19 +385,19 @@ def deal_sides(engine: Engine, sides: Sequence[Side], tasks: int) -> TaskRows:
     A task reads one value, of the type `Sides`. Tasks open pieces by themselves. Where Spark must read one
     of the sides, frames deal all.
     """
-    opened = [_open_side(side, tasks) for side in sides]
+    opened = [
+        flatten_changes(one.rows, one.columns, partial(_deal_side, number=one.number, tasks=tasks))
+        for one in sides
+    ]
     for side in opened:
         if not isinstance(side.rows, PieceRows):
             return side.rows.deal_sides(opened, tasks)
-    pieces = [(place, piece) for place, side in enumerate(opened) for piece in _list_pieces(side)]
+    sources = [cast(PieceRows, side.rows).pieces for side in opened]
+    pieces = [(place, piece) for place, own in enumerate(sources) for piece in own]
     deals = [cut_pieces(side) for side in opened]
     dealt = engine.parallelize(pieces, max(1, min(len(pieces), max(tasks, engine.cores))))
     sent = dealt.mapPartitions(partial(_deal_pieces, deals=deals)).partitionBy(tasks, int).values()
     return Blocks(sent, return_rows, read=read_sides)
-
-
-def _open_side(side: Side, tasks: int) -> DealtSide:
-    return flatten_changes(side.rows, side.columns, partial(_deal_side, number=side.number, tasks=tasks))
 
 
 def flatten_changes(rows: Rows, columns: Sequence[str], work: Callable[..., Any]) -> DealtSide:
@@ -428,11 +406,6 @@ def flatten_changes(rows: Rows, columns: Sequence[str], work: Callable[..., Any]
         work = partial(_apply, work=work, changes=rows.list_changes(columns))
         columns, rows = rows.columns, rows.rows
     return DealtSide(cast("PieceRows | SideRows", rows), tuple(columns), work)
-
-
-def _list_pieces(side: DealtSide) -> Sequence[Any]:
-    assert isinstance(side.rows, PieceRows)
-    return side.rows.pieces
 
 
 def cut_pieces(side: DealtSide) -> Callable[[Any], Iterator[Any]]:

@@ -24,8 +24,14 @@ from pyarrow.parquet import filters_to_expression
 
 from recbench_spark.core.streams import NOTES
 from recbench_spark.errors import StoreError
-from recbench_spark.storage import delta_tables
 from recbench_spark.storage.append_names import find_append
+from recbench_spark.storage.delta_tables import (
+    hold_table,
+    list_stored_files,
+    list_table_files,
+    open_for_write,
+    read_dataset,
+)
 from recbench_spark.storage.drivers import is_cut_answer
 from recbench_spark.storage.object_access import storage_error
 from recbench_spark.storage.objects import measure_files, open_output
@@ -68,7 +74,7 @@ def can_commit(folder: str) -> bool:
 
 def is_committed(folder: str, once: str) -> bool:
     """Check whether an append of this name was committed."""
-    with delta_tables.hold_table(folder) as table:
+    with hold_table(folder) as table:
         return find_append(table, folder, once) is not None
 
 
@@ -139,7 +145,7 @@ def commit(
         StoreError: the folder cannot hold a log.
     """
     hint = "the disk must support hard links and renames"
-    with delta_tables.hold_table(folder) as table:
+    with hold_table(folder) as table:
         if find_append(table, folder, once) is not None:
             return False
         if table.protocol().min_writer_version > CHECKED_VERSION:
@@ -148,7 +154,7 @@ def commit(
             )
         names = [once]
         if select is not None:
-            files = select(files, delta_tables.list_table_files(table, folder, partition))
+            files = select(files, list_table_files(table, folder, partition))
             names.append("/".join(["chosen files", *partition.values()]))
             if not files:
                 return False
@@ -253,7 +259,7 @@ def can_append(folder: str, version: int = CHECKED_VERSION) -> bool:
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
     try:
-        with delta_tables.hold_table(folder, latest=False) as table:
+        with hold_table(folder, latest=False) as table:
             return bool(table.protocol().min_writer_version <= version)
     except DeltaError:  # a feature unknown to this library
         return False
@@ -282,7 +288,7 @@ def append_rows(folder: str, rows: pa.Table, once: str) -> bool:
 def _hold_version(folder: str) -> Iterator[DeltaTable]:
     """Open a table for one write; ConflictError: another was first."""
     try:
-        with delta_tables.open_for_write(folder) as table:
+        with open_for_write(folder) as table:
             yield table
     except FileExistsError as error:
         raise ConflictError(str(error)) from None
@@ -414,10 +420,8 @@ def delete_rows(folder: str, column: str, values: Sequence[str]) -> None:
     """
     predicate = f"{column} IN ({', '.join(map(quote_sql, values))})"
     with _hold_version(folder) as table, explain_delta_errors("delete from", folder):
-        properties, schema = (
-            _next_commit(table, folder, f"delete {column}"),
-            pa.schema(table.schema().to_arrow()),
-        )
+        properties = _next_commit(table, folder, f"delete {column}")
+        schema = pa.schema(table.schema().to_arrow())
         if column in schema.names and column not in table.metadata().partition_columns:
             # `delete` would write texts in a type unknown to Arrow's filters.
             _write_rows(table, folder, schema.empty_table(), properties, predicate)
@@ -433,7 +437,7 @@ def remove_files(folder: str, lost: Set[str]) -> None:
     with _hold_version(folder) as table, explain_delta_errors("write", folder):
         columns, now = list(table.metadata().partition_columns), int(time.time() * 1000)
         removed: list[AddAction | RemoveAction] = []
-        for path, known in delta_tables.list_stored_files(table, folder).items():
+        for path, known in list_stored_files(table, folder).items():
             if path in lost:
                 values = {name: known[f"partition.{name}"] for name in columns}
                 removed.append(RemoveAction(known["path"], True, now, known["size_bytes"], values))
@@ -457,13 +461,10 @@ def refuse_nulls(folder: str, rows: pa.Table) -> None:
 
 
 def read_rows(
-    folder: str,
-    filters: Filters = (),
-    columns: Iterable[str] | None = None,
-    version: int | None = None,
+    folder: str, filters: Filters = (), columns: Iterable[str] | None = None, version: int | None = None
 ) -> pa.Table:
     """Read a table's few filtered rows into memory."""
-    return select_rows(delta_tables.read_dataset(folder, version), filters, columns)
+    return select_rows(read_dataset(folder, version), filters, columns)
 
 
 def select_rows(rows: Dataset, filters: Filters = (), columns: Iterable[str] | None = None) -> pa.Table:
@@ -477,13 +478,13 @@ def select_rows(rows: Dataset, filters: Filters = (), columns: Iterable[str] | N
 
 def partition_values(folder: str, column: str) -> list[str]:
     """Return a partition column's values with files."""
-    with delta_tables.hold_table(folder) as table:
+    with hold_table(folder) as table:
         return sorted({partition[column] for partition in table.partitions()})
 
 
 def read_column_values(folder: str, column: str) -> set[str]:
     """Return a text column's distinct values, holding one batch."""
     distinct: set[str] = set()
-    for batch in delta_tables.read_dataset(folder).to_batches(columns=[column]):
+    for batch in read_dataset(folder).to_batches(columns=[column]):
         distinct.update(batch.column(0).unique().to_pylist())
     return distinct

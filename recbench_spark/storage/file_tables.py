@@ -175,7 +175,7 @@ class FileTables:
 
     def has(self, table: Table, column: str, value: str) -> bool:
         """Check whether any row has this value."""
-        return self.exists(table.name) and value in self.list_values(table, column)
+        return value in self.list_values(table, column)
 
     def exists(self, name: str) -> bool:
         """Check whether the table exists.
@@ -394,12 +394,10 @@ class FileTables:
         stamp is from its host's clock.
         """
         at_work = set() if self.folder is None else marks.runs_at_work(self.folder)
-        known = map_together(self.root, self.exists, RESULT_TABLES)
-        names = [name for name, exists in zip(RESULT_TABLES, known, strict=True) if exists]
-        values = map_together(self.root, lambda name: self.list_values(TABLES[name], "run_id"), names)
-        ids_by_table = dict(zip(names, values, strict=True))
+        tables = [TABLES[name] for name in RESULT_TABLES]
+        values = map_together(self.root, lambda table: self.list_values(table, "run_id"), tables)
         succeeded = {row["run_id"] for row in self.rows(RUNS, [("status", "=", "succeeded")], ["run_id"])}
-        for name, run_ids in ids_by_table.items():
+        for name, run_ids in zip(RESULT_TABLES, values, strict=True):
             unknown = filter(RUN_ID_START.match, run_ids - succeeded - at_work)
             lost = sorted(name for name in unknown if name < older_than)
             if lost:
@@ -462,7 +460,12 @@ class FileTables:
         return files
 
     def list_values(self, table: Table, column: str) -> set[str]:
-        """Return distinct values; a partition column's from the log."""
+        """Return distinct values; a partition column's from the log.
+
+        A missing table has none.
+        """
+        if not self.exists(table.name):
+            return set()
         if column in table.partition_by:
             return set(delta_files.partition_values(self.location(table.name), column))
         return delta_files.read_column_values(self.location(table.name), column)

@@ -72,7 +72,6 @@ class FrameBlocks:
     Attributes:
         packed: blocks (BLOCK_SCHEMA), with one task's in one partition; or whatever `read` takes.
         change, names, whole: as in `Blocks`.
-        schema: schema of the result, if no table gives it.
         read: function from a task's batches to tables.
     """
 
@@ -80,20 +79,19 @@ class FrameBlocks:
     change: Change
     names: tuple[str, ...] = ()
     whole: str = ""
-    schema: T.StructType | None = None
     read: Read = read_block_batches
 
-    def rows(self, schema: T.StructType | None = None) -> DataFrame:
+    def rows(self, schema: T.StructType) -> DataFrame:
         """Return all tasks' results as rows of Spark.
 
         A dictionary becomes its values.
         """
         work = partial(_change_batches, read=self.read, change=self.change, names=self.names)
-        return self.packed.mapInArrow(work, schema or self.schema or T.StructType())
+        return self.packed.mapInArrow(work, schema)
 
     def then(self, change: Change, names: tuple[str, ...]) -> FrameBlocks:
         """Return the same rows with another function."""
-        return replace(self, change=change, names=names, schema=None)
+        return replace(self, change=change, names=names)
 
     def deal(self, deal: Deal, tasks: int) -> FrameBlocks:
         """Send blocks of the results to tasks: another shuffle."""
@@ -127,7 +125,7 @@ def make_frame_rows(spark: SparkSession, blocks: TaskRows, schema: T.StructType)
     fields = {field.name: field for field in schema}
     inside = T.StructType([fields[name] for name in blocks.names])
     if isinstance(blocks, FrameBlocks):
-        return blocks.rows(blocks.schema or inside)
+        return blocks.rows(inside)
     assert isinstance(blocks, Blocks)
     packed = blocks.pack()
     frame = packed.blocks() if isinstance(packed, Tasks) else spark.createDataFrame(packed, BLOCK_SCHEMA)

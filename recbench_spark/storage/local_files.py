@@ -34,6 +34,9 @@ TEXT = (".csv", ".tsv")
 HEAD_BYTES = 1 << 16
 """Bytes at a file's start for the checks."""
 
+CHUNK_BYTES = 1 << 20
+"""Bytes of a text file to decode at once."""
+
 HEADER_LINES = 50
 """Lines among which a header line is searched."""
 
@@ -151,11 +154,7 @@ def read_head(path: str) -> bytes:
     Raises:
         DataError: it cannot be read.
     """
-    try:
-        with open_stream(path) as stream:
-            return bytes(stream.read(HEAD_BYTES))
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: cannot be read: {str(error).splitlines()[0][:200]}", DAMAGED) from None
+    return next(read_chunks(path, HEAD_BYTES), b"")
 
 
 def head_lines(head: bytes, encoding: str = "utf-8", comment: str = "") -> list[str]:
@@ -324,7 +323,7 @@ def describe_undecoded(path: str, *, is_file: bool = False) -> list[str]:
     return [] if place is None else [f"byte 0x{place[1]:02X} in line {place[0]:,} is not UTF-8"]
 
 
-def read_chunks(path: str) -> Iterator[bytes]:
+def read_chunks(path: str, size: int = CHUNK_BYTES) -> Iterator[bytes]:
     """Yield a text file's bytes, unpacked, in chunks.
 
     Raises:
@@ -332,14 +331,11 @@ def read_chunks(path: str) -> Iterator[bytes]:
     """
     try:
         with open_stream(path) as stream:
-            while chunk := bytes(stream.read(CHUNK_BYTES)):
+            while chunk := bytes(stream.read(size)):
                 yield chunk
     except (pa.ArrowException, OSError) as error:
         raise DataError(f"{path}: cannot be read: {str(error).splitlines()[0][:200]}", DAMAGED) from None
 
-
-CHUNK_BYTES = 1 << 20
-"""Bytes of a text file to decode at once."""
 
 WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")
 """First bytes of text in these encodings."""

@@ -35,16 +35,12 @@ class WorkMark:
 
     def __init__(self, root: Path) -> None:
         self.path = root / MARKS_FOLDER / private_name("mark")[1:]
-        self._create()
-        began = self.path.stat().st_mtime  # by the storage's clock
-        self.add(json.dumps({**this_maker().to_json(), "since": began}))
-
-    def _create(self) -> None:
-        """Make the file, even while another process removes the folder."""
-        while not self.path.exists():
+        while not self.path.exists():  # another process may remove the folder meanwhile
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with suppress(FileNotFoundError):
                 self.path.touch()
+        began = self.path.stat().st_mtime  # by the storage's clock
+        self.add(json.dumps({**this_maker().to_json(), "since": began}))
 
     def add(self, line: str) -> None:
         """Append a line."""

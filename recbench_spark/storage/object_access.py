@@ -366,12 +366,7 @@ EXPIRED = (
 SILENT = ("connect", "timed out", "timeout", "dns", "resolve", "network", "error sending request")
 
 
-BUCKETS = Driver(
-    _open_obstore,
-    fs.FileSystem.from_uri,
-    _bucket_options,
-    _bucket_error,
-)
+BUCKETS = Driver(_open_obstore, fs.FileSystem.from_uri, _bucket_options, _bucket_error)
 DRIVERS = {
     "s3": BUCKETS._replace(
         open_arrow=lambda uri: (

@@ -26,7 +26,7 @@ from recbench_spark.errors import StoreError
 from recbench_spark.storage import object_access, uris
 from recbench_spark.storage.drivers import CUT_ATTEMPTS, FolderTree, is_cut_answer, repeat_if_cut
 from recbench_spark.storage.makers import private_name
-from recbench_spark.storage.publish import local_path, publish_file, replace_bytes, replace_text
+from recbench_spark.storage.publish import local_path, publish_file, replace_bytes
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -64,10 +64,7 @@ def write_table(place: str, rows: pa.Table) -> None:
 
 def write_text(place: str | Path, text: str) -> None:
     """Write a UTF-8 text file atomically, replacing an existing one."""
-    if uris.is_remote(place):
-        write_bytes(str(place), text.encode())
-    else:
-        replace_text(local_path(place), text)
+    write_bytes(str(place), text.encode())
 
 
 def read_bytes(place: str) -> bytes | None:

@@ -177,7 +177,7 @@ def age_seconds(path: Path) -> float:
         return 0.0
 
 
-def remove_leftovers(folder: Path, seconds: float = LEFTOVER_SECONDS) -> int:
+def remove_leftovers(folder: Path) -> int:
     """Remove killed processes' private files and folders; return their number.
 
     A folder is old if everything in it is old, since a slow maker still writes within its folder.
@@ -186,7 +186,7 @@ def remove_leftovers(folder: Path, seconds: float = LEFTOVER_SECONDS) -> int:
     if not leftovers:
         return 0
     now = read_clock(folder)
-    old = [path for path in leftovers if now - newest_time(path) > seconds]
+    old = [path for path in leftovers if now - newest_time(path) > LEFTOVER_SECONDS]
     for path in old:
         remove_tree(path)
     return len(old)

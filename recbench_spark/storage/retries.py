@@ -1,14 +1,15 @@
-"""Repeated writes after conflicts with other writers."""
+"""Repeated writes after conflicts with other writers, also of Spark."""
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
-from recbench_spark.errors import StoreError
+from recbench_spark.errors import StoreError, first_line
 from recbench_spark.storage.delta_files import ConflictError, File, Select, commit
 
 ATTEMPTS = 6
@@ -50,6 +51,28 @@ def retry_while(
     raise AssertionError("unreachable")
 
 
+CONFLICTS = re.compile(
+    r"(Concurrent(Append|Transaction|Write)|MetadataChanged|ProtocolChanged)Exception"
+    r"|DELTA_(CONCURRENT_(APPEND|TRANSACTION|WRITE)|METADATA_CHANGED|PROTOCOL_CHANGED)"
+)
+"""Delta's names for another writer's commit: its Python classes, which a client of Connect lacks, Java's
+classes, and a server's error classes."""
+
+CREATE_CONFLICT = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
+"""Error class for a half-seen first commit of another writer: the folder exists, its log does not yet."""
+
+
+def retry_conflicts(what: str, action: Callable[[], T]) -> T:
+    """Repeat actions of Spark or `delta_files`, as `retry_while`."""
+    return retry_while(_is_conflict, what, action)
+
+
+def _is_conflict(error: Exception) -> bool:
+    """Check whether another writer was first: a retry may succeed."""
+    said = f"{type(error).__name__} {error}"
+    return is_delta_conflict(error) or CREATE_CONFLICT in said or CONFLICTS.search(said) is not None
+
+
 def commit_files(
     folder: str,
     files: Sequence[File],
@@ -66,8 +89,3 @@ def commit_files(
     """
     action = partial(commit, folder, files, partition, once, select)
     return retry_while(is_delta_conflict, f"write {folder}", action)
-
-
-def first_line(error: Exception) -> str:
-    """Return an error's first line, else its class."""
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -18,11 +18,10 @@ from pyspark.sql import SparkSession
 from recbench_spark.core.inputs import normalise_path
 from recbench_spark.engine import sessions
 from recbench_spark.engine.versions import read_setting
-from recbench_spark.errors import StoreError
+from recbench_spark.errors import StoreError, first_line
 from recbench_spark.schemas import RUNS
 from recbench_spark.storage import object_access
 from recbench_spark.storage.objects import require_conditional_writes, require_storage
-from recbench_spark.storage.retries import first_line
 from recbench_spark.storage.table_folders import may_have_folder
 from recbench_spark.storage.table_scans import find_partition, is_delta_table
 from recbench_spark.storage.table_sql import quote_text

@@ -32,8 +32,8 @@ from recbench_spark.storage.file_tables import FileTables, TaskFiles
 from recbench_spark.storage.frame_blocks import FrameRows
 from recbench_spark.storage.marks import count_hours_to_keep
 from recbench_spark.storage.packed_blocks import read_partition_files
+from recbench_spark.storage.retries import retry_conflicts
 from recbench_spark.storage.scratch import scratch_folder
-from recbench_spark.storage.spark_errors import retry_conflicts
 from recbench_spark.storage.spark_types import conform, raise_breaches, spark_schema
 from recbench_spark.storage.task_files import write_table_rows
 from recbench_spark.storage.uris import IN_SCRATCH, LOG, is_object_storage, join_uri, trim_uri
@@ -244,9 +244,9 @@ class Store(FileTables):
 
         For a partition column the log is enough.
         """
-        if not self._uses_deltalake(table):
-            return {row[0] for row in self.read(table).select(column).distinct().collect()}
-        return super().list_values(table, column)
+        if not self.exists(table.name) or self._uses_deltalake(table):
+            return super().list_values(table, column)
+        return {row[0] for row in self.read(table).select(column).distinct().collect()}
 
     def _uses_deltalake(self, table: Table) -> bool:
         """Check whether `deltalake` can read and write an existing table.

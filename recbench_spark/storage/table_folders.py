@@ -36,7 +36,8 @@ def is_catalog_schema(root: str) -> bool:
 def may_have_folder(root: str) -> bool:
     """Check whether tasks may write a `catalog.schema`'s files.
 
-    The catalog must be Spark's own. Only a session of Spark knows the place (`spark_places.find_schema_place`).
+    The catalog must be Spark's own. Only a session of Spark knows the place
+    (`spark_places.find_schema_place`).
     """
     return is_catalog_schema(root) and root.startswith("spark_catalog.")
 

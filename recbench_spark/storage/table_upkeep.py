@@ -24,12 +24,15 @@ import pyarrow.parquet as pq
 from recbench_spark.core.streams import chunks
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import Table
-from recbench_spark.storage import delta_files, delta_tables, objects, table_sql
-from recbench_spark.storage.delta_files import (
-    CHECKED_VERSION,
-    ConflictError,
-    File,
-    explain_delta_errors,
+from recbench_spark.storage import delta_files, objects, table_sql
+from recbench_spark.storage.delta_files import CHECKED_VERSION, ConflictError, File, explain_delta_errors
+from recbench_spark.storage.delta_tables import (
+    has_odd_name,
+    hold_table,
+    list_stored_files,
+    open_for_write,
+    open_table,
+    read_dataset,
 )
 from recbench_spark.storage.object_access import open_filesystem, open_path
 from recbench_spark.storage.uris import LOG, arrow_uri, is_object_storage, join_uri
@@ -63,12 +66,12 @@ def compact_files(place: str, column: str = "", without: Sequence[str] = ()) -> 
         FallbackToSpark: with the table's features, the files alone are not the rows.
     """
     with explain_delta_errors("compact", place):
-        table = delta_tables.open_table(place)
+        table = open_table(place)
         columns, now = list(table.metadata().partition_columns), int(time.time() * 1000)
-        schema = delta_tables.read_dataset(place, table.version()).schema
+        schema = read_dataset(place, table.version()).schema
         inside = pa.schema([field for field in schema if field.name not in columns])
         gone, actions = set(), []
-        for group in _group_files(delta_tables.list_stored_files(table, place), columns, column, without):
+        for group in _group_files(list_stored_files(table, place), columns, column, without):
             first = next(iter(group.values()))
             values = {name: first[f"partition.{name}"] for name in columns}
             file = _combine_files(place, list(group), inside, values)
@@ -86,8 +89,8 @@ def _replace_files(place: str, gone: set[str], added: Sequence[Mapping[str, Any]
     Later files stay. `deltalake` would encode the names of removed files anew, and Delta compares names as
     they are written.
     """
-    latest, now = delta_tables.open_table(place), int(time.time() * 1000)
-    if not gone <= {known["path"] for known in delta_tables.list_stored_files(latest, place).values()}:
+    latest, now = open_table(place), int(time.time() * 1000)
+    if not gone <= {known["path"] for known in list_stored_files(latest, place).values()}:
         raise ConflictError(f"{place}: another job removed rows of the files that a compaction combined")
     about = {"timestamp": now, "operation": "OPTIMIZE", "operationParameters": {}}
     removed = [
@@ -158,8 +161,8 @@ def vacuum_files(place: str, hours: float) -> None:
     ahead = (
         max(0.0, time.time() - objects.read_object_clock(place)) / 3600 if is_object_storage(place) else 0.0
     )
-    odd = delta_tables.has_odd_name(place)
-    with explain_delta_errors("vacuum", place), delta_tables.open_for_write(place) as table:
+    odd = has_odd_name(place)
+    with explain_delta_errors("vacuum", place), open_for_write(place) as table:
         unused = table.vacuum(
             math.ceil(hours + ahead),
             dry_run=odd,
@@ -189,7 +192,7 @@ def change_table(place: str, table: Table, version: int) -> None:
         ConflictError: another job has committed since this version; look again.
         StoreError: the storage does not answer, or refuses.
     """
-    opened = delta_tables.open_table(place, version)
+    opened = open_table(place, version)
     _commit_actions(place, version + 1, _change_actions(opened, table))
 
 
@@ -247,8 +250,8 @@ def list_lost_files(
         DeltaError, StoreError: as `delta_tables.open_table`.
     """
     place = arrow_uri(place) if is_object_storage(place) else place
-    with delta_tables.hold_table(place) as table:
-        stored = delta_tables.list_stored_files(table, place)
+    with hold_table(place) as table:
+        stored = list_stored_files(table, place)
     owners = {path: known[f"partition.{column}"] if column else "" for path, known in stored.items()}
     files = [path for path in stored if is_owner is None or is_owner(owners[path])]
     sizes = zip(files, _measure(place, files), strict=True)

@@ -71,9 +71,9 @@ def test_a_small_job_is_small_on_a_local_connect_server_too(monkeypatch, master,
         session, "SparkSession", SimpleNamespace(getActiveSession=lambda: None, builder=builder)
     )
     monkeypatch.setattr(session, "prepare_session", lambda _: "")
-    monkeypatch.setattr(session, "require_server", lambda _: None)
-    for name in ("share_own_modules", "find_update_server"):
-        monkeypatch.setattr(session, name, lambda _: None)
+    monkeypatch.setattr(session, "share_own_modules", lambda _: None)
+    for name in ("require_server", "find_update_server"):
+        monkeypatch.setattr(sessions, name, lambda _: None)
     assert session.get_session(small=True) is remote
     assert settings["spark.sql.shuffle.partitions"] == parts
 
@@ -164,10 +164,10 @@ def test_a_server_that_takes_no_artifact_is_named(monkeypatch) -> None:
     def refuse(*_: object) -> None:
         raise PySparkException("RESOURCE_EXHAUSTED: too large\nmore")
 
-    monkeypatch.setattr(platforms, "send_package", refuse)
+    monkeypatch.setattr(sessions, "send_package", refuse)
     with pytest.raises(ConfigError, match="took no artifact: RESOURCE_EXHAUSTED: too large more\n"):
         platforms._send_package(cluster())
-    monkeypatch.setattr(platforms, "send_package", lambda *_: None)
+    monkeypatch.setattr(sessions, "send_package", lambda *_: None)
     monkeypatch.setattr(platforms, "_ask_worker", lambda _: {"ours": False})
     with pytest.raises(ConfigError, match="took no artifact\n"):
         platforms._send_package(cluster())
@@ -222,7 +222,7 @@ def test_a_client_without_its_packages_and_a_server_that_is_not_there(monkeypatc
 def test_a_file_is_no_delta_table_by_connect(monkeypatch, tmp_path: Path) -> None:
     """deltalake looks for a log inside it, which is an error."""
     (tmp_path / "a.parquet").write_text("")
-    monkeypatch.setattr(spark_places, "is_connect", lambda _: True)
+    monkeypatch.setattr(sessions, "is_connect", lambda _: True)
     assert not spark_places.is_delta(cluster(), str(tmp_path / "a.parquet"))
     assert not spark_places.is_delta(cluster(), f"file:{tmp_path}/a.parquet")
     assert not spark_places.is_delta(cluster(), str(tmp_path))

@@ -27,7 +27,7 @@ from recbench_spark.schemas import SPLITS
 from recbench_spark.sources import columnar
 from recbench_spark.sources.columnar import COLUMNS, open_columnar_log
 from recbench_spark.storage import delta_files
-from recbench_spark.storage.spark_errors import retry_conflicts
+from recbench_spark.storage.retries import retry_conflicts
 from recbench_spark.storage.store import Store
 from tests.labelled import label_blocks, open_log
 

@@ -17,7 +17,7 @@ from recbench_spark.errors import StoreError
 from recbench_spark.maintenance.retention import MAX_NIGHT_SECONDS, remove_private_files
 from recbench_spark.schemas import REJECTS, TRIALS, arrow_rows
 from recbench_spark.sources.object_digests import read_object_stamps
-from recbench_spark.storage import delta_files, hdfs, objects, table_upkeep
+from recbench_spark.storage import delta_files, hdfs, objects, table_upkeep, uris
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.delta_tables import hold_table, read_dataset
 from recbench_spark.storage.object_access import delta_options
@@ -142,18 +142,18 @@ def test_tables_have_the_names_that_all_libraries_take_alike(hdfs_place: str) ->
 
 
 def test_drafts_of_killed_writers_are_removed_after_a_day(hdfs_place: str) -> None:
-    client = hdfs.open_name_node(objects.split_bucket(hdfs_place).root, 10).client
+    client = hdfs.open_name_node(uris.split_bucket(hdfs_place).root, 10).client
     root = f"{hdfs_place}/w"
     for name in ("metrics/.part.parquet.a1.partial", "fit_files/x/.y.b2.partial", "metrics/part.parquet"):
-        with client.create("/" + objects.split_bucket(f"{root}/{name}").key) as writer:
+        with client.create("/" + uris.split_bucket(f"{root}/{name}").key) as writer:
             writer.write(b"123")
     assert list(objects.list_objects(root)) == ["metrics/part.parquet"]
     drafts = [entry.name for entry in objects.list_drafts(root)]
     assert drafts == ["fit_files/x/.y.b2.partial", "metrics/.part.parquet.a1.partial"]
-    old = "/" + objects.split_bucket(f"{root}/{drafts[0]}").key
+    old = "/" + uris.split_bucket(f"{root}/{drafts[0]}").key
     two_days_ago = int((time.time() - 2 * MAX_NIGHT_SECONDS) * 1000)
     client.set_times(old, two_days_ago, two_days_ago)
-    whole = "/" + objects.split_bucket(f"{root}/metrics/part.parquet").key
+    whole = "/" + uris.split_bucket(f"{root}/metrics/part.parquet").key
     client.set_times(whole, two_days_ago, two_days_ago)
     assert remove_private_files(root, time.time() - MAX_NIGHT_SECONDS) == 1
     assert [entry.name for entry in objects.list_drafts(root)] == drafts[1:], "it may be at work"

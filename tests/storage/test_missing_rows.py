@@ -30,7 +30,7 @@ import time
 from functools import partial
 from pathlib import Path
 from recbench_spark import cli
-from recbench_spark.storage import delta_files, spark_errors
+from recbench_spark.storage import delta_files, retries
 from recbench_spark.schemas import TRIALS, arrow_rows
 from tests.storage.test_missing_rows import trial
 def main(args):
@@ -40,7 +40,7 @@ def main(args):
     for n in range(8):
         rows = arrow_rows([trial(n), trial(n + 1)], TRIALS)
         append = partial(delta_files.append_missing, args.folder, rows, ["trial_id", "status"])
-        spark_errors.retry_conflicts("write", append, 0.05)
+        retries.retry_while(retries.is_delta_conflict, "write", append, 0.05)
     return 0
 parser = cli.Parser("A writer.")
 for name in ("folder", "place"):

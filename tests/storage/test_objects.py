@@ -174,7 +174,7 @@ import sys, time
 from functools import partial
 from recbench_spark import cli
 from recbench_spark.schemas import TRIALS, arrow_rows
-from recbench_spark.storage import delta_files, objects, spark_errors
+from recbench_spark.storage import delta_files, objects, retries
 from tests.storage.test_missing_rows import trial
 from tests.waiting import wait_until
 def main(args):
@@ -185,7 +185,7 @@ def main(args):
             once = f"{name}-{args.number if name == 'own' else ''}-{n}"
             table = f"{args.place}/trials"
             append = partial(delta_files.append_rows, table, arrow_rows(rows, TRIALS), once)
-            spark_errors.retry_conflicts("write", append, 0.05)
+            retries.retry_while(retries.is_delta_conflict, "write", append, 0.05)
     return 0
 parser = cli.Parser("A driver.")
 for name in ("place", "number"):

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from io import BytesIO
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
@@ -130,7 +131,7 @@ def test_files_that_were_used_longest_ago_go_first(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(delta_tables, "KEPT_BYTES", 10)
     monkeypatch.setattr(delta_tables, "_contents", type(delta_tables._contents)())
     for name in "abc":
-        delta_tables._keep_content(("table", name), b"four")
+        delta_tables._open_file(lambda _: BytesIO(b"four"), {name: 4}, "table", name)
     assert list(delta_tables._contents) == [("table", "b"), ("table", "c")]
 
 

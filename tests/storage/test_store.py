@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 
 from recbench_spark.engine.versions import collect_arrow
 from recbench_spark.errors import StoreError
+from recbench_spark.runtime.failures import explain_spark_error
 from recbench_spark.schemas import (
     CHECKS,
     MANIFESTS,
@@ -28,7 +29,6 @@ from recbench_spark.schemas import (
     USER_METRICS,
 )
 from recbench_spark.storage import spark_places
-from recbench_spark.storage.spark_errors import explain_spark_error
 from recbench_spark.storage.spark_places import resolve_location
 from recbench_spark.storage.spark_types import conform, spark_schema
 from recbench_spark.storage.store import Store

@@ -203,7 +203,7 @@ def _run_stage(
     engine: Engine, run: Callable[[Iterable[int]], Iterable[str]], tasks: int
 ) -> list[dict[str, Any]]:
     """Run a barrier stage; return each task's report."""
-    rows = engine.parallelize(range(tasks), tasks)
+    rows: Any = engine.parallelize(range(tasks), tasks)  # by Spark
     return [json.loads(report) for report in rows.barrier().mapPartitions(run).collect()]
 
 

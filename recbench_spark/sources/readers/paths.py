@@ -14,12 +14,11 @@ from pyspark.sql import SparkSession
 
 from recbench_spark.core.inputs import normalise_path
 from recbench_spark.engine.sessions import Py4JJavaError, open_hadoop, open_java
-from recbench_spark.errors import DataError
+from recbench_spark.errors import DataError, first_line
 from recbench_spark.sources.formats import Folders
 from recbench_spark.sources.paths import check_path, may_be_table
 from recbench_spark.sources.table_pieces import read_folders
 from recbench_spark.storage.local_files import COMPRESSED, DAMAGED, HEAD_BYTES
-from recbench_spark.storage.retries import first_line
 from recbench_spark.storage.shared_arrays import escape_path
 from recbench_spark.storage.spark_places import require_jars, share_access
 from recbench_spark.storage.uris import is_object_storage
