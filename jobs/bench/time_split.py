@@ -32,9 +32,8 @@ def split_own(protocol: str, log: str, out: str) -> dict[str, float]:
     from recbench_spark.night.split import write_labelled_log
     from recbench_spark.runtime.session import get_session
     from recbench_spark.schemas import MANIFESTS, SPLITS
-    from recbench_spark.splits.audit_passes import build_manifest
     from recbench_spark.splits.labelled_rows import open_labelled
-    from recbench_spark.splits.manifests import LogRows
+    from recbench_spark.splits.manifests import LogRows, build_manifest
     from recbench_spark.storage.store import Store
 
     dataset = Dataset(name="generated", reader="parquet", path=log)

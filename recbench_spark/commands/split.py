@@ -37,7 +37,7 @@ if __name__ != "flags":
     from recbench_spark.runtime.journal import Journal, write_json
     from recbench_spark.schemas import MANIFESTS
     from recbench_spark.splits.manifests import check_suspects, format_manifest
-    from recbench_spark.splits.time_facts import list_age_facts
+    from recbench_spark.splits.windows import list_age_facts
     from recbench_spark.storage.file_tables import FileTables
     from recbench_spark.storage.uris import join_uri
 

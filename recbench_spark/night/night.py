@@ -52,7 +52,7 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.sources.opened_logs import choose_identity
 from recbench_spark.splits.labels import UNORDERED
 from recbench_spark.splits.manifests import check_suspects
-from recbench_spark.splits.time_facts import list_age_facts
+from recbench_spark.splits.windows import list_age_facts
 from recbench_spark.storage.arrow_store import require_session
 from recbench_spark.storage.blocks import ChangedRows, count_table_rows
 from recbench_spark.storage.delta_files import Filters

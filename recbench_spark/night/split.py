@@ -36,15 +36,21 @@ from recbench_spark.sources.log_sources import open_raw_log
 from recbench_spark.sources.opened_logs import OpenedLog, check_log, choose_identity
 from recbench_spark.sources.paths import refuse_empty
 from recbench_spark.sources.times import describe_units
-from recbench_spark.splits.audit_passes import build_manifest, count_parts
 from recbench_spark.splits.item_counts import Catalogue, count_catalogue, number_by_tasks
 from recbench_spark.splits.labelled_rows import open_by_user, open_labelled
 from recbench_spark.splits.labels import read_dropped, sum_dropped
-from recbench_spark.splits.manifests import Fact, LogRows, describe_rows, refuse_empty_parts
+from recbench_spark.splits.manifests import (
+    Fact,
+    LogRows,
+    build_manifest,
+    count_parts,
+    describe_rows,
+    refuse_empty_parts,
+)
 from recbench_spark.splits.rules import label_log, open_plain_log, open_world
 from recbench_spark.splits.slice_tables import label_slices
-from recbench_spark.splits.time_facts import list_age_facts, list_time_facts
 from recbench_spark.splits.user_blocks import BlockPlan, build_user_blocks
+from recbench_spark.splits.windows import list_age_facts, list_time_facts
 from recbench_spark.splits.worlds import list_propensities
 from recbench_spark.storage.blocks import PieceRows, Rows, TaskRows, run_pieces
 from recbench_spark.storage.commits import Addition, add_blocks, commit

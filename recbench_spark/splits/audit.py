@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +18,6 @@ import pyarrow.compute as pc
 
 from recbench_spark.core.arrays import Bools, Ints
 from recbench_spark.core.ids import PLACEHOLDERS
-from recbench_spark.splits.kernels.labels import Hashes
 from recbench_spark.splits.labels import GIVEN, LATER, TRAIN, VALID
 from recbench_spark.splits.pairs import OPEN_LOOP
 from recbench_spark.splits.positions import encode_ids, id_column, id_numbers, name_parts
@@ -78,40 +76,36 @@ class AuditRequest:
 
 
 def read_labelled(paths: Iterable[str], columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Read files with labelled rows piece by piece."""
-    for path in paths:
-        yield from read_pieces(path, columns)
+    """Read files with labelled rows in groups of whole row groups.
 
-
-def read_pieces(path: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Read a labelled file in groups of whole row groups.
-
-    A piece has up to ROWS_PER_PIECE rows, or one row group.
+    A group has up to ROWS_PER_PIECE rows, or is one row group.
     """
     texts = [name for name in ("user_id", "item_id", "part") if name in columns]
-    file = open_parquet(path, read_dictionary=texts)
-    groups: list[int] = []
-    n = 0
-    for group in range(file.num_row_groups):
-        rows = file.metadata.row_group(group).num_rows
-        if groups and n + rows > ROWS_PER_PIECE:
+    for path in paths:
+        file = open_parquet(path, read_dictionary=texts)
+        groups: list[int] = []
+        n = 0
+        for group in range(file.num_row_groups):
+            rows = file.metadata.row_group(group).num_rows
+            if groups and n + rows > ROWS_PER_PIECE:
+                yield file.read_row_groups(groups, columns=list(columns))
+                groups, n = [], 0
+            groups.append(group)
+            n += rows
+        if groups:
             yield file.read_row_groups(groups, columns=list(columns))
-            groups, n = [], 0
-        groups.append(group)
-        n += rows
-    if groups:
-        yield file.read_row_groups(groups, columns=list(columns))
 
 
 # ------------------------------------------------------------------------------------ by part
 
 
-def summarise_parts(tables: Iterable[pa.Table]) -> dict[str, tuple[int, int, list[int], list[int]]]:
-    """Sum up each part: rows, hashes, first and last time.
+Summaries = dict[str, tuple[int, int, list[int], list[int]]]
+"""Each part's rows, hashes, first and last time; the times stand in lists, empty without times."""
 
-    The times stand in lists, which are empty without times.
-    """
-    summaries: dict[str, tuple[int, int, list[int], list[int]]] = {}
+
+def summarise_parts(tables: Iterable[pa.Table]) -> Summaries:
+    """Sum up each part in some rows."""
+    summaries: Summaries = {}
     for table in tables:
         names, part_r = name_parts(table)
         hash_r = _hash_rows(table)
@@ -120,36 +114,25 @@ def summarise_parts(tables: Iterable[pa.Table]) -> dict[str, tuple[int, int, lis
             in_part = part_r == n
             times = time_r[in_part & timed]
             ends = ([int(times.min())], [int(times.max())]) if len(times) else ([], [])
-            one = (int(in_part.sum()), exact_sum(hash_r[in_part]), *ends)
-            summaries[names[n]] = (
-                one if names[n] not in summaries else _merge_pair(summaries[names[n]], one)
-            )
+            _add_summary(summaries, names[n], (int(in_part.sum()), exact_sum(hash_r[in_part]), *ends))
     return summaries
 
 
-def merge_parts(
-    summaries: Iterable[dict[str, tuple[int, int, list[int], list[int]]]],
-) -> dict[str, PartSummary]:
+def merge_parts(summaries: Iterable[Summaries]) -> dict[str, PartSummary]:
     """Merge the summaries from all tasks, by part."""
-    merged: dict[str, tuple[int, int, list[int], list[int]]] = {}
+    merged: Summaries = {}
     for one in summaries:
         for name, counted in one.items():
-            merged[name] = counted if name not in merged else _merge_pair(merged[name], counted)
+            _add_summary(merged, name, counted)
     return {
         name: PartSummary(rows, str(hashes), min(first, default=None), max(last, default=None))
         for name, (rows, hashes, first, last) in sorted(merged.items())
     }
 
 
-def _merge_pair(
-    one: tuple[int, int, list[int], list[int]], other: tuple[int, int, list[int], list[int]]
-) -> tuple[int, int, list[int], list[int]]:
-    return (
-        one[0] + other[0],
-        one[1] + other[1],
-        [min(one[2] + other[2])] if one[2] or other[2] else [],
-        [max(one[3] + other[3])] if one[3] or other[3] else [],
-    )
+def _add_summary(to: Summaries, name: str, one: tuple[int, int, list[int], list[int]]) -> None:
+    rows, hashes, first, last = to.get(name, (0, 0, [], []))
+    to[name] = (rows + one[0], hashes + one[1], sorted(first + one[2])[:1], sorted(last + one[3])[-1:])
 
 
 def exact_sum(values: Ints) -> int:
@@ -187,12 +170,9 @@ def _read_times(table: pa.Table) -> tuple[Ints, Bools]:
 
 def count_in_blocks(tables: Iterable[pa.Table], request: AuditRequest, tasks: int) -> Iterator[Block]:
     """Count each piece, and partition the counts by id."""
-    from recbench_spark.core.hashed_ids import hash_ids  # noqa: PLC0415
+    from recbench_spark.sources.dealt_ids import deal_table  # noqa: PLC0415
 
-    for table in tables:
-        if len(table):
-            counts = count_piece(table, request)
-            yield from _deal_rows(counts, hash_ids(counts.column("id")), tasks)
+    yield from deal_table((count_piece(table, request) for table in tables if len(table)), "id", tasks)
 
 
 def deal_users(tables: Iterable[pa.Table], tasks: int) -> Iterator[Block]:
@@ -202,11 +182,8 @@ def deal_users(tables: Iterable[pa.Table], tasks: int) -> Iterator[Block]:
     for table in tables:
         if len(table):
             rows = encode_ids(table.combine_chunks())
-            yield from _deal_rows(rows, hash_encoded(id_column(rows, "user_id")), tasks)
-
-
-def _deal_rows(rows: pa.Table, hashes: Hashes, tasks: int) -> Iterator[Block]:
-    yield from partition_rows(rows, (hashes % np.uint64(tasks)).astype(np.int32))
+            task_r = hash_encoded(id_column(rows, "user_id")) % np.uint64(tasks)
+            yield from partition_rows(rows, task_r.astype(np.int32))
 
 
 def count_piece(table: pa.Table, request: AuditRequest) -> pa.Table:
@@ -216,17 +193,17 @@ def count_piece(table: pa.Table, request: AuditRequest) -> pa.Table:
         A table of, id, pieces (1) and `n0`, `n1` ...: the rows in each part. Totals over the piece are in
             `n0`.
     """
-    rows, part_r = encode_ids(table), _number_parts(table, request.parts)
-    tables = [
-        _count_owners(rows, name, kind, part_r, len(request.parts))
-        for kind, name in ((USERS, "user_id"), (ITEMS, "item_id"))
-    ]
+    rows, part_r, parts = encode_ids(table), _number_parts(table, request.parts), len(request.parts)
+    tables = []
+    for kind, name in ((USERS, "user_id"), (ITEMS, "item_id")):
+        ids, places = id_column(rows, name).dictionary, id_numbers(rows, name) * parts + part_r
+        counts = np.bincount(places, minlength=parts * len(ids)).reshape(-1, parts)
+        has_rows = counts.any(axis=1)
+        tables.append(_make_counts(kind, ids.filter(pa.array(has_rows)), counts[has_rows]))
     whole = count_by_user(table, request)
-    numbers = np.zeros((len(whole), len(request.parts)), np.int64)
+    numbers = np.zeros((len(whole), parts), np.int64)
     numbers[:, 0] = list(whole.values())
-    return pa.concat_tables(
-        [*tables, _make_counts(TOTALS, pa.array(list(whole)), numbers)]
-    ).combine_chunks()
+    return pa.concat_tables([*tables, _make_counts(TOTALS, pa.array(list(whole)), numbers)])
 
 
 def _number_parts(table: pa.Table, parts: Sequence[str]) -> Ints:
@@ -239,14 +216,6 @@ def _make_counts(kind: int, ids: pa.Array, numbers: Ints) -> pa.Table:
     columns = {f"n{p}": pa.array(np.ascontiguousarray(numbers[:, p])) for p in range(numbers.shape[1])}
     head = {"of": pa.repeat(np.int8(kind), len(ids)), "id": ids.cast(pa.string())}
     return pa.table({**head, "pieces": pa.repeat(np.int64(1), len(ids)), **columns})
-
-
-def _count_owners(rows: pa.Table, name: str, kind: int, part_r: Ints, parts: int) -> pa.Table:
-    column = id_column(rows, name)
-    places = id_numbers(rows, name) * parts + part_r
-    counts = np.bincount(places, minlength=parts * len(column.dictionary)).reshape(-1, parts)
-    has_rows = counts.any(axis=1)
-    return _make_counts(kind, column.dictionary.filter(pa.array(has_rows)), counts[has_rows])
 
 
 def _in_parts(parts: Sequence[str], names: Iterable[str], part_r: Ints) -> Bools:
@@ -276,7 +245,11 @@ def count_repeated_pairs(rows: pa.Table, part_r: Ints, request: AuditRequest) ->
     if not again.any():
         return {"overlap": 0, "known": 0, "repeats": 0}
     number_r = np.unique(pair_r, return_inverse=True)[1]
-    count = partial(_count_pairs, request.parts, part_r, number_r)
+
+    def count(names: Iterable[str]) -> Ints:
+        chosen = number_r[_in_parts(request.parts, names, part_r)]
+        return np.bincount(chosen, minlength=int(number_r.max()) + 1)
+
     opened, trained = count([OPEN_LOOP]), count([TRAIN, GIVEN])
     known = trained + count([VALID])
     others = count([part for part in request.parts if part not in (OPEN_LOOP, LATER)])
@@ -291,11 +264,6 @@ def count_repeated_pairs(rows: pa.Table, part_r: Ints, request: AuditRequest) ->
     repeats = (trained > 0) & (others > trained) & request.asks_repeats
     both = (opened > 0) & (known > 0)
     return {"overlap": int(doubled.sum()), "known": int(both.sum()), "repeats": int(repeats.sum())}
-
-
-def _count_pairs(parts: Sequence[str], part_r: Ints, number_r: Ints, names: Iterable[str]) -> Ints:
-    """Count each pair's rows in these parts."""
-    return np.bincount(number_r[_in_parts(parts, names, part_r)], minlength=int(number_r.max()) + 1)
 
 
 def _count_future(rows: pa.Table, part_r: Ints, request: AuditRequest) -> dict[str, int]:
@@ -333,10 +301,9 @@ def sum_counts(counts: pa.Table, request: AuditRequest) -> Counter[Any]:
     kinds = counts.column("of").to_numpy()
     numbers = np.stack([counts.column(f"n{p}").to_numpy() for p in range(len(request.parts))], axis=1)
     sums: Counter[Any] = Counter()
-    for name, n in zip(
-        counts.column("id").filter(pa.array(kinds == TOTALS)), numbers[kinds == TOTALS, 0], strict=True
-    ):
-        sums[name.as_py()] += int(n)
+    names = counts.column("id").filter(pa.array(kinds == TOTALS)).to_pylist()
+    for name, n in zip(names, numbers[kinds == TOTALS, 0].tolist(), strict=True):
+        sums[name] += n
     # A piece's totals add up to the split's if no user is in two pieces.
     sums["parted"] = int((counts.column("pieces").to_numpy()[kinds == USERS] > 1).sum())
     for kind, owner in ((USERS, "users"), (ITEMS, "items")):
@@ -355,10 +322,10 @@ def _sum_owners(counts: Ints, owner: str, parts: Sequence[str]) -> dict[tuple[st
     """
     has_rows = counts > 0
     cold = ~has_rows[:, parts.index(TRAIN)] if TRAIN in parts else np.ones(len(counts), np.bool_)
-    totals = {(f"{owner} of", part): int(has_rows[:, p].sum()) for p, part in enumerate(parts)}
-    totals |= {
-        (f"cold {owner} of", part): int((has_rows[:, p] & cold).sum()) for p, part in enumerate(parts)
-    }
+    totals = {}
+    for part, has_row in zip(parts, has_rows.T, strict=True):
+        totals[f"{owner} of", part] = int(has_row.sum())
+        totals[f"cold {owner} of", part] = int((has_row & cold).sum())
     given = has_rows[:, parts.index(GIVEN)] if GIVEN in parts else np.zeros(len(counts), np.bool_)
     not_tested = [part in (GIVEN, LATER, OPEN_LOOP) for part in parts]
     untested = given & ~has_rows[:, ~np.array(not_tested)].any(axis=1)

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.core.arrays import Ints
-from recbench_spark.core.hashed_ids import hash_ids
+from recbench_spark.sources.dealt_ids import deal_table
 from recbench_spark.splits.labels import TRAIN
 from recbench_spark.splits.popularity import class_bounds, find_bounds, label_popularity
 from recbench_spark.splits.positions import encode_ids, id_column, name_parts
@@ -108,10 +108,7 @@ def number_by_tasks(rows: Rows, numeric: bool, tasks: int) -> Iterator[Catalogue
 
 
 def _deal_counts(tables: Iterable[pa.Table], tasks: int) -> Iterator[Block]:
-    for counts in map(count_items, tables):
-        if len(counts):
-            task_r = (hash_ids(counts.column("item_id")) % np.uint64(tasks)).astype(np.int32)
-            yield from partition_rows(counts.combine_chunks(), task_r)
+    yield from deal_table(map(count_items, tables), "item_id", tasks)
 
 
 def _sample_keys(counts: pa.Table, ranges: Ranges) -> npt.NDArray[Any]:

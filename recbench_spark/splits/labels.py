@@ -137,7 +137,12 @@ def label_rows(rows: pa.Table, rule: SplitRule) -> pa.Table:
         rows: all rows of some owners, in a log's columns; `part` and `attributes` may be missing.
         rule: the protocol.
     """
-    labelled, dropped = _label_all(rows, rule)
+    rows = encode_ids(rows)
+    labelled = rows if rule.by == "given" else _label(rows, rule)
+    dropped = pairs.mark_dropped(labelled, rule.pair_rule)
+    if rule.every_fold:
+        keep = rule.duplicates or "keep_last"
+        labelled, dropped = pairs.divide_pairs(labelled, dropped, keep, rule.repeats, rule.folds[0])
     left_out = _count_dropped(labelled, dropped)
     if dropped.why_r.any():
         labelled = labelled.filter(pa.array(dropped.why_r == pairs.STAYS))
@@ -176,24 +181,13 @@ def _count_dropped(labelled: pa.Table, dropped: Dropped) -> list[tuple[str, str,
 UNORDERED = "unordered_pairs"
 
 
-def _label_all(rows: pa.Table, rule: SplitRule) -> tuple[pa.Table, Dropped]:
-    rows = encode_ids(rows)
-    labelled = rows if rule.by == "given" else _label(rows, rule)
-    dropped = pairs.mark_dropped(labelled, rule.pair_rule)
-    if not rule.every_fold:
-        return labelled, dropped
-    keep = rule.duplicates or "keep_last"
-    return pairs.divide_pairs(labelled, dropped, keep, rule.repeats, rule.folds[0])
-
-
 def _label(rows: pa.Table, rule: SplitRule) -> pa.Table:
     """Add `part` to rows, for protocols which label them."""
     position_r = n_r = np.empty(0, np.int64)
     if rule.by_owner:
-        key_r = _sort_key(rows, rule)
-        rows, position_r, n_r = order_rows(
-            rows, rule.owner, rule.tie, key_r, numeric=rule.numeric, by_pair=not rule.temporal
-        )
+        key_r = _read_times(rows) if rule.temporal else Draws(rows, rule.seed).pairs.view(np.int64)
+        how = {"numeric": rule.numeric, "by_pair": not rule.temporal}
+        rows, position_r, n_r = order_rows(rows, rule.owner, rule.tie, key_r, **how)
     if rule.every_fold:
         fold_r = np.mod(_fold_numbers(Draws(rows, rule.seed), rule, position_r), rule.folds[0])
         codes = pa.array(fold_r.astype(np.int32))
@@ -204,11 +198,9 @@ def _label(rows: pa.Table, rule: SplitRule) -> pa.Table:
     return _set_part(rows, pa.DictionaryArray.from_arrays(codes, names))
 
 
-def _sort_key(rows: pa.Table, rule: SplitRule) -> Ints:
-    if rule.temporal:
-        times: Ints = pc.fill_null(rows.column("event_time"), 0).to_numpy()
-        return times
-    return Draws(rows, rule.seed).pairs.view(np.int64)
+def _read_times(rows: pa.Table) -> Ints:
+    times: Ints = pc.fill_null(rows.column("event_time"), 0).to_numpy()
+    return times
 
 
 def _part_codes(rows: pa.Table, rule: SplitRule, position_r: Ints, n_r: Ints) -> Codes:
@@ -222,16 +214,13 @@ def _part_codes(rows: pa.Table, rule: SplitRule, position_r: Ints, n_r: Ints) ->
     elif rule.by == "share":
         codes = labels.by_share(draws.places(draws.pairs), *rule.ratio[:2])
     else:
-        time_r = pc.fill_null(rows.column("event_time"), 0).to_numpy()
-        codes = labels.by_time(time_r, *rule.instants)
+        codes = labels.by_time(_read_times(rows), *rule.instants)
     if rule.held_out:
         place_r = draws.places(draws.ids(rule.held_out.of))
         codes = labels.by_held_out(codes, place_r, rule.held_out.test, rule.held_out.valid)
-    return (
-        codes
-        if rule.parts == (TEST,)
-        else labels.partition_test_rows(codes, draws.deal_hashes, len(rule.parts))
-    )
+    if rule.parts == (TEST,):
+        return codes
+    return labels.partition_test_rows(codes, draws.deal_hashes, len(rule.parts))
 
 
 def _fold_numbers(draws: Draws, rule: SplitRule, position_r: Ints) -> Ints:
@@ -278,7 +267,7 @@ class Draws:
         """The hash of (user, item)."""
         return self._hash_columns("user_id", "item_id")
 
-    @cached_property
+    @property
     def deal_hashes(self) -> Hashes:
         """The hash of (user, item, `deal`), for dealing out parts.
 

@@ -1,4 +1,7 @@
-"""Write a split's manifest: content, leakage, and drift between parts."""
+"""Write a split's manifest: content, leakage, and drift between parts.
+
+Passes over labelled rows count them, on any runner.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 from recbench_spark.config import Split
@@ -16,9 +20,10 @@ from recbench_spark.core.text_tables import align_cells
 from recbench_spark.errors import EmptyPartError, ProtocolError
 from recbench_spark.schemas import TIME_FACTS
 from recbench_spark.splits import audit
-from recbench_spark.splits.audit import NOT_HELD_OUT, AuditRequest, PartSummary
+from recbench_spark.splits.audit import COLUMNS, NOT_HELD_OUT, AuditRequest, PartSummary
 from recbench_spark.splits.labels import GIVEN, LATER, TRAIN
 from recbench_spark.splits.pairs import OPEN_LOOP
+from recbench_spark.storage.blocks import Engine, Rows
 
 
 class Fact(NamedTuple):
@@ -59,50 +64,69 @@ class LogRows:
     dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
-def make_request(parts: Parts, settings: str) -> AuditRequest:
-    """Return what the audit's passes need: parts, and allowed pairs."""
+COUNTED = tuple(name for name in COLUMNS if name != "rating")
+"""Columns of labelled rows that are counted by user and item."""
+
+
+def build_manifest(
+    rows: Rows, log: LogRows, settings: str, engine: Engine, *, parts: Parts | None = None
+) -> Manifest:
+    """Count a labelled log, and make its facts.
+
+    Tasks make two passes: by part, and by user and item, where each task shuffles one row for each id in
+    its rows (`audit`). If a user's rows are in several pieces, a third pass shuffles the rows by user. A
+    task holds `audit.ROWS_PER_PIECE` rows, and in the third pass all rows of its users.
+
+    Args:
+        rows: one split's labelled log.
+        log: counts of the rows read.
+        settings: the split's settings as JSON.
+        engine: the runner.
+        parts: the result of `count_parts`; None to compute it here.
+    """
+    parts = count_parts(rows) if parts is None else parts
     times = [part.earliest for name, part in parts.items() if name not in NOT_HELD_OUT]
     protocol = json.loads(settings)
-    return AuditRequest(
+    request = AuditRequest(
         {name: part.rows for name, part in parts.items()},
         min((time for time in times if time is not None), default=None),
         keeps_known=protocol.get("open_loop") == "all",
         asks_repeats=protocol.get("repeats", "drop") != "drop",
     )
-
-
-def make_manifest(
-    sums: Counter[Any], request: AuditRequest, log: LogRows, settings: str, parts: Parts
-) -> Manifest:
-    """Make a labelled log's facts from counts.
-
-    The facts are counts, content hashes, overlap, leakage in time, and drift.
-
-    Args:
-        sums: `audit.sum_counts` over all users and items.
-        request: result of `make_request`.
-        log: counts of the rows read.
-        settings: the split's settings as JSON.
-        parts: each part's rows, content hash and range in time.
-    """
-    facts = [
-        *list_log_facts(log),
-        Fact("log", "settings", None, settings),
-        Fact("log", "overlap", float(sums["overlap"]), "pairs in more than one row"),
-    ]
-    if request.asks_repeats:
-        facts.append(Fact("log", "repeats", float(sums["repeats"]), "trained pairs that are asked"))
-    for name, part in parts.items():
-        facts += [Fact(name, "rows", float(part.rows)), Fact(name, "content_hash", None, part.content_hash)]
-    facts += [*_owner_facts(sums, "user", parts), *_owner_facts(sums, "item", parts)]
-    n_labelled = sum(part.rows for part in parts.values())
-    facts += [*_suspect_facts(sums, "user", n_labelled), *_suspect_facts(sums, "item", n_labelled)]
-    facts += [*_drift_facts(sums, parts), *_leakage_facts(sums, parts)]
+    sums = _sum_audit(rows, request, engine)
+    facts = [*list_log_facts(log), Fact("log", "settings", None, settings)]
+    facts += [*_count_facts(sums, request, parts), *_drift_facts(sums, parts), *_leakage_facts(sums, parts)]
     if request.keeps_known:
         facts.append(Fact(OPEN_LOOP, "known_pairs", float(sums["known"]), "pairs that training knows"))
-    held_out = json.loads(settings).get("held_out")
-    facts += _all_given_facts(sums, held_out["of"]) if held_out else []
+    if protocol.get("held_out"):
+        owners = protocol["held_out"]["of"]
+        detail = f"held-out {owners} all of whose rows are given"  # such users are never tested
+        facts.append(Fact(GIVEN, f"untested_{owners}", float(sums[owners, "untested"]), detail))
     return Manifest(facts, sums["users", "all"], sums["items", "all"])
+
+
+def count_parts(rows: Rows) -> Parts:
+    """Return each part's rows, content hash and range in time.
+
+    One pass is enough, without a shuffle.
+    """
+    return audit.merge_parts(rows.each(COLUMNS, audit.summarise_parts))
+
+
+def _sum_audit(rows: Rows, request: AuditRequest, engine: Engine) -> Counter[Any]:
+    """Sum `audit.sum_counts` over all users and items."""
+    tasks = engine.count_tasks(sum(request.rows.values()))
+    counted = rows.deal(COUNTED, partial(audit.count_in_blocks, request=request, tasks=tasks), tasks)
+    sums: Counter[Any] = Counter()
+    for one in counted.each(partial(audit.sum_pieces, request=request)):
+        sums.update(one)
+    if sums["parted"]:
+        users = rows.deal(COUNTED, partial(audit.deal_users, tasks=tasks), tasks)
+        whole: Counter[Any] = Counter()
+        for counts in users.each(partial(audit.count_by_user, request=request)):
+            whole.update(counts)
+        sums.update({name: whole[name] - sums[name] for name in whole})
+    return sums
 
 
 DROPPED = {
@@ -221,19 +245,25 @@ def _format_time(time: int) -> str:
 # ------------------------------------------------------------------------------------ facts
 
 
+def _count_facts(sums: Counter[Any], request: AuditRequest, parts: Parts) -> list[Fact]:
+    """Return overlap, and each part's rows, users and items."""
+    facts = [Fact("log", "overlap", float(sums["overlap"]), "pairs in more than one row")]
+    if request.asks_repeats:
+        facts.append(Fact("log", "repeats", float(sums["repeats"]), "trained pairs that are asked"))
+    for name, part in parts.items():
+        facts += [Fact(name, "rows", float(part.rows)), Fact(name, "content_hash", None, part.content_hash)]
+    facts += [*_owner_facts(sums, "user", parts), *_owner_facts(sums, "item", parts)]
+    n_labelled = sum(part.rows for part in parts.values())
+    return [*facts, *_suspect_facts(sums, "user", n_labelled), *_suspect_facts(sums, "item", n_labelled)]
+
+
 def _owner_facts(sums: Counter[Any], owner: str, parts: Parts) -> list[Fact]:
     """Count each part's users (or items), and cold ones."""
     facts = [Fact(part, f"{owner}s", float(sums[f"{owner}s of", part])) for part in parts]
-    facts += [
-        Fact(
-            part,
-            f"cold_{owner}s",
-            float(sums[f"cold {owner}s of", part]),
-            f"{owner}s without training rows",
-        )
-        for part in parts
-        if part != TRAIN
-    ]
+    detail = f"{owner}s without training rows"
+    for part in parts:
+        if part != TRAIN:
+            facts.append(Fact(part, f"cold_{owner}s", float(sums[f"cold {owner}s of", part]), detail))
     return [*facts, Fact("log", f"test_only_{owner}s", float(sums[f"{owner}s", "cold"]))]
 
 
@@ -274,15 +304,6 @@ def check_suspects(facts: Iterable[Mapping[str, Any]]) -> list[Check]:
 
 
 SUSPECT_HINT = "rows without an id are counted as missing only where the id is empty: leave such rows out"
-
-
-def _all_given_facts(sums: Counter[Any], owners: str) -> list[Fact]:
-    """Count held-out users (or items) whose rows are all given.
-
-    Such users are never tested.
-    """
-    detail = f"held-out {owners} all of whose rows are given"
-    return [Fact(GIVEN, f"untested_{owners}", float(sums[owners, "untested"]), detail)]
 
 
 def _drift_facts(sums: Counter[Any], parts: Parts) -> list[Fact]:
@@ -330,7 +351,8 @@ def format_manifest(facts: Sequence[dict[str, Any]]) -> str:
     The table has a row per fact, a column per part, and texts below.
     """
     numbers = [row for row in facts if row["value"] is not None and row["fact"] not in TEXT_FACTS]
-    parts = sorted({row["part"] for row in numbers}, key=_part_order)
+    order = {part: place for place, part in enumerate(PART_ORDER)}
+    parts = sorted({row["part"] for row in numbers}, key=lambda part: (order.get(part, len(order)), part))
     names = sorted({row["fact"] for row in numbers})
     cells = {(row["fact"], row["part"]): row["value"] for row in facts}
     lines = [["", *parts]]
@@ -344,10 +366,6 @@ TEXT_FACTS = ("content_hash", *TIME_FACTS)
 
 
 PART_ORDER = ("log", TRAIN, GIVEN, "valid", "probe", "quiz", "test", "open_loop", LATER)
-
-
-def _part_order(part: str) -> tuple[int, str]:
-    return (PART_ORDER.index(part) if part in PART_ORDER else len(PART_ORDER), part)
 
 
 def _format_value(value: float | None) -> str:

@@ -79,13 +79,12 @@ def find_doubled_pair(rows: pa.Table, apart: bool) -> pa.Table:
 
     The columns are PAIR_COLUMNS. `apart`: a pair in the open loop and in another part does not count.
     """
-    names = ["user_id", "item_id", *(["part"] if apart and "part" in rows.column_names else [])]
-    texts = {name: rows.column(name).cast(pa.string()) for name in names}
-    if "part" in texts:
-        texts["part"] = pc.fill_null(pc.equal(texts["part"], OPEN_LOOP), False)
-    counts = pa.table(texts).group_by(names).aggregate([([], "count_all")])
+    texts = {name: rows.column(name).cast(pa.string()) for name in ("user_id", "item_id")}
+    if apart and "part" in rows.column_names:
+        texts["part"] = pc.fill_null(pc.equal(rows.column("part").cast(pa.string()), OPEN_LOOP), False)
+    counts = pa.table(texts).group_by([*texts]).aggregate([([], "count_all")])
     doubled = counts.filter(pc.greater(counts.column("count_all"), 1))
-    first = doubled.sort_by([(name, "ascending") for name in names]).slice(0, 1)
+    first = doubled.sort_by([(name, "ascending") for name in texts]).slice(0, 1)
     return first.select(["user_id", "item_id", "count_all"]).rename_columns(list(PAIR_COLUMNS))
 
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from recbench_spark.config import Dataset, Split
 from recbench_spark.config.placeholders import log_end_micros
-from recbench_spark.errors import DataError, FallbackToSpark, RecbenchError
+from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, RecbenchError, nearest
 from recbench_spark.schemas import INTERACTIONS
 from recbench_spark.sources import columnar
 from recbench_spark.sources.columnar import COLUMNS, ColumnarLog
@@ -65,12 +65,10 @@ def open_plain_log(engine: Engine, dataset: Dataset, split: Split) -> OpenedLog 
 
     None: the log is another one. A value that needs a second look raises FallbackToSpark in a task.
     """
-    files = columnar.open_columnar_log(dataset) if dataset.is_typed else None
-    if (
-        files is None
-        or label_method(split) == "given"
-        or (split.temporal and "event_time" not in files.theirs)
-    ):
+    files = columnar.open_columnar_log(dataset)
+    if files is None or label_method(split) == "given":
+        return None
+    if split.temporal and "event_time" not in files.theirs:
         return None
     return OpenedLog(open_log_rows(engine, files), COLUMNS, files.n, files.whole)
 
@@ -83,8 +81,10 @@ def open_world(engine: Engine, dataset: Dataset, scratch: str | None) -> OpenedL
     Raises:
         ConfigError: a world has no such attribute. ProtocolError: its closed loop has no parts.
     """
-    worlds.check_attributes(dataset.attributes)
     names = tuple(INTERACTIONS.names)
+    if unknown := [name for name in dataset.attributes if name not in worlds.ATTRIBUTES]:
+        hint = nearest(unknown[0], worlds.ATTRIBUTES)
+        raise ConfigError(f"dataset.attributes: a world has no '{unknown[0]}'", hint)
     made = worlds.open_rows(engine, dataset.world)
     rows: Rows = made
     if scratch is not None:
@@ -164,47 +164,33 @@ def label_log(
         log = label_stretches(log, split, every_fold=every_fold)
     tasks, owner = engine.count_tasks(log.n), make_rule(split, None).owner
     dealt = log.rows.deal(log.columns, partial(columnar.deal_owners, owner=owner, tasks=tasks), tasks)
-    open_loop = choose_open_loop(dataset, split)
+    # The open loop may be a log apart, which may show any pair; some of its pairs stay.
+    shows_all = dataset.reader == "world" and dataset.world.open_items == "all"
+    keeps_known = split.open_loop == "all"
+    open_loop = OpenLoop(shows_all or keeps_known or dataset.closed_loop == "split", keeps_known)
     duplicates: DuplicateRule | None = dataset.duplicates
     if dataset.duplicates == "error":
         duplicates = None
         # No pair in a generated world is in two rows of one loop.
         if dataset.reader != "world":
-            refuse_doubled(dealt, log.columns, apart=open_loop.apart)
+            _refuse_doubled(dealt, apart=open_loop.apart)
     rule = make_rule(split, duplicates, find_cut(log, split, dataset.zone))
     rule = replace(rule, numeric=rule.tie in log.numeric, open_loop=open_loop, every_fold=every_fold)
     names = tuple(dict.fromkeys((*log.columns, "part")))
     return mark_whole(dealt.then(partial(label_rows, rule=rule), names), owner)
 
 
-def refuse_doubled(dealt: TaskRows, names: tuple[str, ...], *, apart: bool) -> None:
+def _refuse_doubled(dealt: TaskRows, *, apart: bool) -> None:
     """Raise DataError if a pair is in two rows.
 
     The message has one such pair.
     """
-    examples = dealt.then(partial(find_doubled_pair, apart=apart), PAIR_COLUMNS).each(_read_pair)
-    pairs = [pair for pair in examples if pair]
+    doubled = dealt.then(partial(find_doubled_pair, apart=apart), PAIR_COLUMNS)
+    pairs = [pair for task in doubled.each(pa.Table.to_pylist) for pair in task]
     if pairs:
-        user, item, n = min(pairs)
-        raise DataError(
-            f"the log holds {n} rows of user {user}, item {item}",
-            "set dataset.duplicates to keep_last or keep_first",
-        )
-
-
-def _read_pair(rows: pa.Table) -> tuple[str, str, int] | None:
-    pairs = rows.slice(0, 1).to_pylist()
-    return tuple(pairs[0].values()) if pairs else None
-
-
-def choose_open_loop(dataset: Dataset, split: Split) -> OpenLoop:
-    """Return how to treat the open loop.
-
-    The open loop may be a log apart, which may show any pair; some of its pairs stay.
-    """
-    shows_all = dataset.reader == "world" and dataset.world.open_items == "all"
-    keeps_known = split.open_loop == "all"
-    return OpenLoop(shows_all or keeps_known or dataset.closed_loop == "split", keeps_known)
+        user, item, n = min(tuple(pair.values()) for pair in pairs)
+        message = f"the log holds {n} rows of user {user}, item {item}"
+        raise DataError(message, "set dataset.duplicates to keep_last or keep_first")
 
 
 def make_rule(
@@ -221,12 +207,16 @@ def make_rule(
         cut: the starts of validation, test and the time after it, for cuts in time.
         numeric: true if ids sort as numbers where they decide between equal times.
     """
-    held_out = split.held_out
+    held_out, n = split.held_out, None  # for shares
+    if split.holdout == "leave_one_out":
+        n = (1, int(split.valid))
+    elif split.n is not None and split.holdout != "ratio":
+        n = (split.n, split.n if split.valid else 0)
     return SplitRule(
         by=label_method(split),
         temporal=split.temporal,
         ratio=split.ratio,
-        n=_holdout_rows(split),
+        n=n,
         folds=(split.folds, split.fold, split.valid),
         instants=cut or (0, 0, 0),
         parts=split.parts,
@@ -248,12 +238,3 @@ def label_method(split: Split) -> LabelMethod:
     if split.temporal:
         return "instants"
     return "folds" if split.holdout == "folds" else "share"
-
-
-def _holdout_rows(split: Split) -> tuple[int, int] | None:
-    """Return a user's test and validation rows; None for shares."""
-    if split.holdout == "leave_one_out":
-        return 1, int(split.valid)
-    if split.n is None or split.holdout == "ratio":
-        return None
-    return split.n, split.n if split.valid else 0

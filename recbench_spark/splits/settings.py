@@ -221,11 +221,8 @@ class Split(Strict):
     def describe(self) -> str:
         """Return the protocol in one short string, for `runs.split`."""
         name = self.protocol or f"{self.order} {self.holdout} {self.group}"
-        words = [
-            name,
-            self._describe_amount(),
-            f"to {'/'.join(self.parts)}" if self.parts != ("test",) else "",
-        ]
+        parts = f"to {'/'.join(self.parts)}" if self.parts != ("test",) else ""
+        words = [name, self._describe_amount(), parts]
         if self.held_out:
             valid = f"/{self.held_out.valid:g}" if self.held_out.valid else ""
             words.append(f"of held-out {self.held_out.of} {self.held_out.test:g}{valid}")
@@ -235,17 +232,15 @@ class Split(Strict):
 
     def _describe_amount(self) -> str:
         valid = "with valid" if self.valid else ""
+        begin = self.start or ("last calendar" if self.by_calendar else "last")
         amounts = {
             "ratio": "/".join(f"{share:g}" for share in self.ratio),
             "leave_one_out": valid or "test only",
             **dict.fromkeys(FOLD_HOLDOUTS, f"{self.fold} of {self.folds} {valid}".strip()),
-            "period": f"{self._describe_begin()} {self.length or ''} window {self.window} {valid}".strip(),
+            "period": f"{begin} {self.length or ''} window {self.window} {valid}".strip(),
             "given": "",
         }
         return amounts.get(self.holdout, f"{self.n} {valid}".strip())
-
-    def _describe_begin(self) -> str:
-        return str(self.start or ("last calendar" if self.by_calendar else "last"))
 
 
 def _counts_days(duration: str | None) -> bool:
@@ -284,25 +279,15 @@ def _expand_protocol(document: dict[str, Any]) -> dict[str, Any]:
     for key, value in meant.items():
         if document.get(key, value) != value:
             raise ValueError(f"protocol {name} means {key} {value}, and {document[key]} is given")
-    filled = {**(NETFLIX if name == "netflix" else {}), **_default_order(document), **document, **meant}
-    if name is None:
-        codes = (
-            code
-            for code, meant in PROTOCOLS.items()
-            if code != "netflix" and meant.items() <= filled.items()
-        )
-        filled["protocol"] = next(codes, None)
-    return filled
-
-
-def _default_order(document: dict[str, Any]) -> dict[str, Any]:
-    """Return holdout, order and group, with defaults filled in."""
     holdout = document.get("holdout", "ratio")
-    return {
-        "holdout": holdout,
-        "order": "temporal" if holdout == "period" else "random",
-        "group": "global" if holdout in (*FOLD_HOLDOUTS, "period") else "user",
-    }
+    order = "temporal" if holdout == "period" else "random"
+    group = "global" if holdout in (*FOLD_HOLDOUTS, "period") else "user"
+    defaults = {"holdout": holdout, "order": order, "group": group}
+    filled = {**(NETFLIX if name == "netflix" else {}), **defaults, **document, **meant}
+    if name is None:
+        codes = (code for code, own in PROTOCOLS.items() if own.items() <= filled.items())
+        filled["protocol"] = next((code for code in codes if code != "netflix"), None)
+    return filled
 
 
 def _mistakes(split: Split) -> list[tuple[bool, str]]:

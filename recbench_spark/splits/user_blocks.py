@@ -118,9 +118,7 @@ def _order_rows(rows: pa.Table, plan: BlockPlan) -> _OrderedRows:
     parts, part_r = name_parts(rows)
     rating = rows.column("rating").combine_chunks()
     labels = [_read_labels(rows, label, n_train_x, plan.bounds) for label in plan.slices]
-    of_log = [
-        _rank_texts(column) for column, label in zip(labels, plan.slices, strict=True) if label.of == "log"
-    ]
+    of_log = [_rank_texts(one) for one, cut in zip(labels, plan.slices, strict=True) if cut.of == "log"]
     # A file's dictionary may name users whose rows were dropped.
     there_u, user_r = np.unique(users.indices.to_numpy(), return_inverse=True)
     rating_r = rating.to_numpy(zero_copy_only=False)
@@ -146,20 +144,14 @@ def _read_labels(rows: pa.Table, label: SliceLabel, n_train_x: Ints, bounds: tup
     if label.of == "popularity":
         return pa.array(label_popularity(n_train_x, bounds)).take(id_column(rows, "item_id").indices)
     if label.table is not None:
-        return _find_labels(id_column(rows, f"{label.of[:-1]}_id"), label.table)
+        ids = id_column(rows, f"{label.of[:-1]}_id")
+        known = label.table.dataset().to_table(filter=pc.field("id").isin(ids.dictionary)).combine_chunks()
+        places = pc.index_in(ids.dictionary, known.column("id").combine_chunks())
+        return known.column("label").combine_chunks().cast(pa.string()).take(places).take(ids.indices)
     if label.of != "log" or "attributes" not in rows.column_names:
         return pa.nulls(len(rows), pa.string())
     column = rows.column("attributes").combine_chunks()
     return pc.map_lookup(column, pa.scalar(label.column), "first").cast(pa.string())
-
-
-def _find_labels(ids: pa.DictionaryArray, table: SharedRows) -> pa.Array:
-    """Return each id's label in a table, or NULL."""
-    texts = ids.dictionary
-    known = table.dataset().to_table(filter=pc.field("id").isin(texts)).combine_chunks()
-    places = pc.index_in(texts, known.column("id").combine_chunks())
-    labels = known.column("label").combine_chunks().cast(pa.string())
-    return labels.take(places).take(ids.indices)
 
 
 def _rank_texts(column: pa.Array) -> Ints:
@@ -173,10 +165,8 @@ def _rank_texts(column: pa.Array) -> Ints:
 def _hold_out(rows: _OrderedRows, plan: BlockPlan) -> pa.MapArray:
     """Return each user's truth by part, without empty parts."""
     n_users, n_parts = len(rows.users), len(plan.parts)
-    place = np.array(
-        [plan.parts.index(name) if name in plan.parts else -1 for name in rows.parts], np.int64
-    )
-    place_r = place[rows.part_r] if len(place) else np.zeros(0, np.int64)
+    places = [plan.parts.index(name) if name in plan.parts else -1 for name in rows.parts]
+    place_r = np.array(places, np.int64)[rows.part_r] if places else np.zeros(0, np.int64)
     held_r = np.flatnonzero(place_r >= 0)
     entry_r = rows.user_r[held_r] * n_parts + place_r[held_r]
     order = np.argsort(entry_r, kind="stable")

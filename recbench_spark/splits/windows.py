@@ -1,24 +1,36 @@
 """Cut a log at one instant for all users, exactly.
 
-The log is not sorted.
+The log is not sorted. A period follows a time zone's calendar, or runs back from the last event. Facts tell
+the ends of log and period, and their age.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import UTC, tzinfo
+from collections.abc import Iterable, Mapping
+from datetime import UTC, date, datetime, tzinfo
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.config import Split
+from recbench_spark.config import AGE_FACT, Split, parse_duration, seconds
 from recbench_spark.core.arrays import Ints
+from recbench_spark.core.calendar_spans import (
+    Span,
+    add_spans,
+    begin_last,
+    end_day,
+    format_instant,
+    make_span,
+    move,
+    to_micros,
+)
 from recbench_spark.errors import ProtocolError
 from recbench_spark.splits.labels import LATER, TRAIN, VALID
-from recbench_spark.splits.manifests import refuse_empty
-from recbench_spark.splits.periods import find_period
+from recbench_spark.splits.manifests import Fact, Parts, refuse_empty
+from recbench_spark.splits.pairs import OPEN_LOOP
 from recbench_spark.storage.blocks import Rows
 
 BUCKETS = 1 << 14
@@ -92,6 +104,114 @@ def find_time(times: Rows, place: int, low: int, high: int) -> int:
         low += bucket * width
         high = min(high, low + width - 1)
     return low
+
+
+# ------------------------------------------------------------------------------- periods
+
+
+def find_period(split: Split, newest: int, zone: tzinfo = UTC) -> tuple[int, int, int]:
+    """Find a period's instants in microseconds.
+
+    The instants are the begins of validation, of the period, and of the time after it.
+
+    Args:
+        split: the protocol, with holdout `period`.
+        newest: the time of the newest row to count.
+        zone: the zone for days, weeks and months.
+
+    Raises:
+        ProtocolError: the period leads out of the calendar.
+    """
+    try:
+        return _find_period(split, newest, zone)
+    except (OverflowError, ValueError):
+        message = f"split: {split.describe()} leads out of the calendar"
+        raise ProtocolError(message, "another start, a shorter length, step or window") from None
+
+
+def _find_period(split: Split, newest: int, zone: tzinfo) -> tuple[int, int, int]:
+    length, step = _read_span(split, split.length), _read_span(split, split.step or split.length)
+    if split.start:
+        assert isinstance(split.start, datetime)
+        start = split.start if split.start.tzinfo else split.start.replace(tzinfo=zone)
+        origin, back = to_micros(start), 1
+    elif split.by_calendar:
+        assert split.length is not None
+        origin, back = begin_last(newest, *parse_duration(split.length), zone), -1
+    else:
+        origin, back = newest + 1 - length.micros, -1
+    moved = add_spans(Span(), step, back * split.window)
+    begin = move(origin, moved, zone)
+    end = move(origin, add_spans(moved, length), zone) if split.length else max(newest, begin) + 1
+    valid = move(origin, add_spans(moved, length, -1), zone) if split.valid else begin
+    return valid, begin, end
+
+
+def _read_span(split: Split, duration: str | None) -> Span:
+    """Return a duration as a span.
+
+    Days and weeks before the last event have 24 and 168 hours.
+    """
+    if duration is None:
+        return Span()
+    return make_span(*parse_duration(duration)) if split.by_calendar else make_span(seconds(duration), "s")
+
+
+# ------------------------------------------------------------------------------- facts
+
+
+DAY = 86_400_000_000
+"""Microseconds in 24 hours."""
+
+AGES = {"newest_event": AGE_FACT, "oldest_event": "oldest_age_days"}
+"""Facts about a log's ends, and those about their ages."""
+
+
+def list_time_facts(parts: Parts, split: Split, zone: tzinfo) -> list[Fact]:
+    """Return the ends of log and period, and the period's coverage.
+
+    Args:
+        parts: summaries of the labelled parts.
+        split: the protocol.
+        zone: the dataset's zone.
+    """
+    times = {name: (part.earliest, part.latest) for name, part in parts.items()}
+    oldest = min((first for first, _ in times.values() if first is not None), default=None)
+    newest = max((last for _, last in times.values() if last is not None), default=None)
+    if oldest is None or newest is None:
+        return []
+    facts = [_time_fact("newest_event", newest, zone), _time_fact("oldest_event", oldest, zone)]
+    divided = [last for name, (_, last) in times.items() if name != OPEN_LOOP and last is not None]
+    if split.holdout != "period" or not split.length or not divided:
+        return facts
+    _, begin, end = find_period(split, max(divided), zone)
+    covered = min(max((max(divided) + 1 - begin) / (end - begin), 0.0), 1.0)
+    detail = "share of the period from its begin to the newest row"
+    facts += [_time_fact("period_begin", begin, zone), _time_fact("period_end", end, zone)]
+    return [*facts, Fact("log", "period_covered", covered, detail)]
+
+
+def _time_fact(name: str, micros: int, zone: tzinfo) -> Fact:
+    return Fact("log", name, float(micros), format_instant(micros, zone))
+
+
+def list_age_facts(facts: Iterable[Mapping[str, Any]], day: date, zone: tzinfo) -> list[Fact]:
+    """Return how old a log is when a day ends.
+
+    Both ends of the log have an age, in days of 24 hours.
+
+    Args:
+        facts: rows in the manifest.
+        day: the night's logical date.
+        zone: the dataset's zone, in which the day ends.
+    """
+    ages = []
+    for row in facts:
+        if row["fact"] in AGES and row["value"] is not None:
+            age = (end_day(day, zone) - row["value"]) / DAY
+            detail = f"{row['fact']} {row['detail']}, at the end of {day}"
+            ages.append(Fact("log", AGES[row["fact"]], age, detail))
+    return ages
 
 
 # ------------------------------------------------------------------------- what tasks do

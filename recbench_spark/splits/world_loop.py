@@ -1,4 +1,4 @@
-"""Simulate the recommender in a world's closed loop.
+"""Simulate the recommender in a world's closed loop, and draw by hash.
 
 It has exposure weights, draws and survival probabilities. Axes: g tastes, i items, l activity levels, t
 periods. See `worlds` for the equations.
@@ -6,14 +6,21 @@ periods. See `worlds` for the equations.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from recbench_spark.config import WorldSettings
+from recbench_spark.core import hashing
 from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.errors import ConfigError
-from recbench_spark.splits.world_hashes import RANK, hash_keys
+
+# One number per purpose is hashed first, so that draws for different purposes are independent.
+TASTE, LEVEL, USER_FACTOR, GENRE, ITEM_FACTOR, ITEM_QUALITY, RANK, RATING_NOISE, EXPOSE, WHEN, OPEN = range(
+    11
+)
 
 LEVELS = 16
 """Number of activity levels. Level l has LEVELS / (LEVELS - l) times the least activity: a Pareto tail from
@@ -31,6 +38,27 @@ DRAW_UNIT = 1 << 14
 
 SCALE_STEPS = 500
 """Resolution of the draws: they are chosen to one part in this many."""
+
+
+def hash_keys(*keys: Any, seed: int) -> hashing.Hashes:
+    """Compute Spark's `xxhash64(keys..., seed)` for long columns.
+
+    Keys broadcast as numpy arrays do.
+    """
+    shape = np.broadcast_shapes((1,), *map(np.shape, keys))
+    hashes = hashing.start(math.prod(shape))
+    for key in (*keys, seed):
+        numbers = np.broadcast_to(key, shape).astype(np.int64)
+        hashes = hashing.hash_longs(numbers.ravel(), hashes)
+    return hashes.reshape(shape)
+
+
+def draw_below(bound: int, *keys: Any, seed: int) -> Ints:
+    """Draw a whole number 0..bound-1 from keys and seed.
+
+    The draw is uneven by less than bound / 2**64.
+    """
+    return (hash_keys(*keys, seed=seed) % np.uint64(bound)).astype(np.int64)
 
 
 @dataclass(frozen=True)

@@ -33,28 +33,13 @@ import pyarrow.compute as pc
 
 from recbench_spark.config import WorldSettings
 from recbench_spark.core.arrays import Bools, Floats, Ints
+from recbench_spark.core.hashing import hash_longs
 from recbench_spark.core.streams import Batches
 from recbench_spark.engine.pipes import cut_parts
-from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.schemas import INTERACTIONS
+from recbench_spark.splits import world_loop
 from recbench_spark.splits.kernels.positions import number_slots
-from recbench_spark.splits.world_hashes import (
-    EXPOSE,
-    GENRE,
-    ITEM_FACTOR,
-    ITEM_QUALITY,
-    LEVEL,
-    OPEN,
-    RATING_NOISE,
-    TASTE,
-    USER_FACTOR,
-    WHEN,
-    contains,
-    draw_below,
-    hash_keys,
-    hash_long,
-)
-from recbench_spark.splits.world_loop import LEVELS, Loop, choose_draws, exposure_weights, survival
+from recbench_spark.splits.world_loop import LEVELS, Loop, draw_below, hash_keys
 from recbench_spark.storage.blocks import Blocks, Engine, PieceRows, return_rows, run_pieces
 
 Run = Callable[[Callable[[range], Any], Sequence[range]], Iterable[Any]]
@@ -130,13 +115,6 @@ def read_piece(piece: range, world: WorldSettings, loop: Loop) -> Batches:
         yield from pa.Table.from_arrays(columns, schema=INTERACTIONS).to_batches(max_chunksize=1 << 16)
 
 
-def check_attributes(names: Iterable[str]) -> None:
-    """Refuse attributes that a world does not have. Raises ConfigError."""
-    for name in names:
-        if name not in ATTRIBUTES:
-            raise ConfigError(f"dataset.attributes: a world has no '{name}'", nearest(name, ATTRIBUTES))
-
-
 def open_rows(engine: Engine, world: WorldSettings) -> PieceRows:
     """Return the log, whose pieces tasks make (`read_piece`).
 
@@ -175,16 +153,14 @@ def true_factors(engine: Engine, world: WorldSettings) -> tuple[Blocks, Blocks]:
     See `read_factors`.
     """
     items = cut_parts(range(world.items), 1 + world.items // 100_000)
-    users, of_items = (
-        Blocks(
-            engine.parallelize(pieces, len(pieces)),
-            return_rows,
-            tuple(SIDES[side].names),
-            read=partial(_read_sides, world=world, side=side),
+
+    def open_side(side: str, pieces: Sequence[range]) -> Blocks:
+        read = partial(_read_sides, world=world, side=side)
+        return Blocks(
+            engine.parallelize(pieces, len(pieces)), return_rows, tuple(SIDES[side].names), read=read
         )
-        for side, pieces in (("user", list_pieces(world)), ("item", items))
-    )
-    return users, of_items
+
+    return open_side("user", list_pieces(world)), open_side("item", items)
 
 
 def _read_sides(pieces: Iterable[range], world: WorldSettings, side: str) -> Iterator[pa.Table]:
@@ -217,7 +193,7 @@ def exposure_chances(world: WorldSettings, run: Run = map) -> Floats:
     P is the chance that the closed loop exposes an item to a user.
     """
     loop = simulate_loop(world, run)
-    return 1 - np.stack([survival(loop, g, len(loop.draws_tl)) for g in range(world.tastes)])
+    return 1 - np.stack([world_loop.survival(loop, g, len(loop.draws_tl)) for g in range(world.tastes)])
 
 
 def simulate_loop(world: WorldSettings, run: Run = map) -> Loop:
@@ -247,9 +223,9 @@ def _simulate_loop(world: WorldSettings, run: Run) -> Loop:
     draws, cumulative = np.zeros((0, LEVELS), np.int64), np.zeros((0, *feedback_gi.shape), np.int64)
     loop = Loop(draws, cumulative, counts.reshape(world.tastes, LEVELS))
     for t in range(world.periods):
-        weights_gi = exposure_weights(feedback_gi, world).cumsum(axis=1)
+        weights_gi = world_loop.exposure_weights(feedback_gi, world).cumsum(axis=1)
         loop = replace(loop, cumulative_tgi=np.concatenate([loop.cumulative_tgi, weights_gi[None]]))
-        draws_l = choose_draws(loop, world.interactions * (t + 1) // world.periods)
+        draws_l = world_loop.choose_draws(loop, world.interactions * (t + 1) // world.periods)
         loop = replace(loop, draws_tl=np.concatenate([loop.draws_tl, draws_l[None]]))
         if t + 1 < world.periods:
             cells = partial(_feedback_cells, t=t, world=world, loop=loop)
@@ -289,12 +265,12 @@ def _make_names(letter: str, numbers: Ints, width: int) -> pa.Array:
 
 def user_tastes(users: Ints, world: WorldSettings) -> Ints:
     """Return each user's taste, 0..tastes-1."""
-    return draw_below(world.tastes, TASTE, users, seed=world.seed)
+    return draw_below(world.tastes, world_loop.TASTE, users, seed=world.seed)
 
 
 def activity_levels(users: Ints, seed: int) -> Ints:
     """Return each user's activity level, 0..LEVELS-1."""
-    return draw_below(LEVELS, LEVEL, users, seed=seed)
+    return draw_below(LEVELS, world_loop.LEVEL, users, seed=seed)
 
 
 def item_genres(items: Ints, world: WorldSettings) -> Ints:
@@ -302,7 +278,7 @@ def item_genres(items: Ints, world: WorldSettings) -> Ints:
 
     Users with that taste like it best.
     """
-    return draw_below(world.tastes, GENRE, items, seed=world.seed)
+    return draw_below(world.tastes, world_loop.GENRE, items, seed=world.seed)
 
 
 def item_qualities(items: Ints, seed: int) -> Ints:
@@ -310,7 +286,7 @@ def item_qualities(items: Ints, seed: int) -> Ints:
 
     The quality is added to the affinity.
     """
-    return draw_below(2 * QUALITY + 1, ITEM_QUALITY, items, seed=seed) - QUALITY
+    return draw_below(2 * QUALITY + 1, world_loop.ITEM_QUALITY, items, seed=seed) - QUALITY
 
 
 def factor_length(world: WorldSettings) -> int:
@@ -324,12 +300,12 @@ def factor_length(world: WorldSettings) -> int:
 
 def user_factors(users: Ints, world: WorldSettings) -> Ints:
     """Return p_ud, whole numbers up to CENTRE + SPREAD."""
-    return _make_factors(USER_FACTOR, users, user_tastes(users, world), world)
+    return _make_factors(world_loop.USER_FACTOR, users, user_tastes(users, world), world)
 
 
 def item_factors(items: Ints, world: WorldSettings) -> Ints:
     """Return q_id, whole numbers up to CENTRE + SPREAD."""
-    return _make_factors(ITEM_FACTOR, items, item_genres(items, world), world)
+    return _make_factors(world_loop.ITEM_FACTOR, items, item_genres(items, world), world)
 
 
 def _make_factors(purpose: int, ids: Ints, tastes: Ints, world: WorldSettings) -> Ints:
@@ -365,15 +341,15 @@ def _draw_period(users: Ints, t: int, world: WorldSettings, loop: Loop) -> tuple
     draws_u = loop.draws_tl[t][activity_levels(users, world.seed)]
     user_r, slot_r = number_slots(draws_u)
     taste_r = user_tastes(users, world)[user_r]
-    start_u = hash_keys(EXPOSE, users, np.int64(t), seed=world.seed)
-    draw_r = hash_long(slot_r, start_u[user_r])
+    start_u = hash_keys(world_loop.EXPOSE, users, np.int64(t), seed=world.seed)
+    draw_r = hash_longs(slot_r, start_u[user_r])
     # All tastes share one ascending array; each starts at the end of the one before.
     totals_g = loop.cumulative_tgi[t, :, -1]
     starts_g = np.cumsum(totals_g) - totals_g
     place_r = (draw_r % totals_g[taste_r].astype(np.uint64)).astype(np.int64) + starts_g[taste_r]
     flat = (loop.cumulative_tgi[t] + starts_g[:, None]).ravel()
     item_r = np.searchsorted(flat, place_r, side="right") - taste_r * world.items
-    within_r = (hash_keys(WHEN, draw_r, seed=world.seed) % np.uint64(PERIOD)).astype(np.int64)
+    within_r = (hash_keys(world_loop.WHEN, draw_r, seed=world.seed) % np.uint64(PERIOD)).astype(np.int64)
     time_r = START + t * PERIOD + _spread_times(slot_r, within_r, draws_u[user_r])
     return user_r, item_r, time_r
 
@@ -401,14 +377,14 @@ def draw_open_loop(users: Ints, seen_r: Ints, world: WorldSettings) -> tuple[Int
     unseen_u = world.items - np.bincount(seen_r // world.items, minlength=len(users))
     most_u = unseen_u // 2 if world.open_items == "unseen" else unseen_u
     wanted_u = np.minimum(share[1] - share[0], most_u)
-    start_u = hash_keys(OPEN, users, seed=world.seed)
+    start_u = hash_keys(world_loop.OPEN, users, seed=world.seed)
     length_u = 2 * wanted_u
     while True:
         user_r, slot_r = number_slots(length_u)
-        item_r = (hash_long(slot_r, start_u[user_r]) % np.uint64(world.items)).astype(np.int64)
+        item_r = (hash_longs(slot_r, start_u[user_r]) % np.uint64(world.items)).astype(np.int64)
         pair_r = user_r * world.items + item_r
         _, first = np.unique(pair_r, return_index=True)
-        fresh = np.sort(first[~contains(seen_r, pair_r[first])])
+        fresh = np.sort(first[~np.isin(pair_r[first], seen_r)])
         fresh_u = np.bincount(user_r[fresh], minlength=len(users))
         if (fresh_u >= wanted_u).all():
             break
@@ -416,7 +392,7 @@ def draw_open_loop(users: Ints, seen_r: Ints, world: WorldSettings) -> tuple[Int
     place_r = np.arange(len(fresh)) - np.repeat(np.cumsum(fresh_u) - fresh_u, fresh_u)
     chosen = fresh[place_r < wanted_u[user_r[fresh]]]
     user_r, slot_r = number_slots(wanted_u)
-    within = draw_below(PERIOD, WHEN, users[user_r], slot_r, seed=world.seed)
+    within = draw_below(PERIOD, world_loop.WHEN, users[user_r], slot_r, seed=world.seed)
     time_r = START + world.periods * PERIOD + _spread_times(slot_r, within, wanted_u[user_r])
     return user_r, item_r[chosen], time_r
 
@@ -431,8 +407,8 @@ def draw_ratings(users: Ints, user_r: Ints, item_r: Ints, world: WorldSettings) 
     q_id = item_factors(all_items, world).astype(np.int32)
     affinity_r = np.einsum("rd,rd->r", p_ud[user_r], q_id[item_r])
     affinity_r = affinity_r + item_qualities(all_items, world.seed)[item_r]
-    start_u = hash_keys(RATING_NOISE, users, seed=world.seed)
-    noise_r = hash_long(item_r, start_u[user_r]) % np.uint64(2 * NOISE + 1)
+    start_u = hash_keys(world_loop.RATING_NOISE, users, seed=world.seed)
+    noise_r = hash_longs(item_r, start_u[user_r]) % np.uint64(2 * NOISE + 1)
     felt_r = affinity_r + noise_r.astype(np.int64) - NOISE
     ratings: Ints = 1 + np.searchsorted(THRESHOLDS, felt_r, side="right")
     return ratings

@@ -16,7 +16,7 @@ from recbench_spark.night.gates import gate_checks, gate_error, select_gates
 from recbench_spark.night.night import check_night_gates, open_night
 from recbench_spark.night.standalone_runs import check_rows
 from recbench_spark.schemas import RUNS
-from recbench_spark.splits.time_facts import list_age_facts
+from recbench_spark.splits.windows import list_age_facts
 from tests.nights import DATE, Ran, models, read_rows, run, small
 
 DAY = date(2026, 3, 12)

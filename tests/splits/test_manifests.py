@@ -13,8 +13,7 @@ from pyspark.sql import functions as F
 from recbench_spark.engine.local import LocalEngine
 from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.splits.audit import COLUMNS, read_labelled
-from recbench_spark.splits.audit_passes import build_manifest
-from recbench_spark.splits.manifests import LogRows, Manifest, format_manifest
+from recbench_spark.splits.manifests import LogRows, Manifest, build_manifest, format_manifest
 from recbench_spark.storage.blocks import PieceRows
 from recbench_spark.storage.frame_blocks import FrameRows
 from tests.labelled import open_pieces

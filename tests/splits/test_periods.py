@@ -15,8 +15,7 @@ from recbench_spark.config.placeholders import fill_placeholders
 from recbench_spark.errors import ConfigError, ProtocolError
 from recbench_spark.night.run_keys import hash_split
 from recbench_spark.splits.audit import PartSummary
-from recbench_spark.splits.periods import find_period
-from recbench_spark.splits.time_facts import list_age_facts, list_time_facts
+from recbench_spark.splits.windows import find_period, list_age_facts, list_time_facts
 
 ROME, NEW_YORK = "Europe/Rome", "America/New_York"
 HOUR = 3_600_000_000

@@ -21,9 +21,8 @@ from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.errors import ConfigError
 from recbench_spark.night.run_keys import hash_split, world_settings
 from recbench_spark.schemas import INTERACTIONS
-from recbench_spark.splits import world_hashes, world_loop, worlds
-from recbench_spark.splits.audit_passes import build_manifest
-from recbench_spark.splits.manifests import LogRows
+from recbench_spark.splits import world_loop, worlds
+from recbench_spark.splits.manifests import LogRows, build_manifest
 from recbench_spark.storage.blocks import run_pieces
 from recbench_spark.storage.frame_blocks import FrameRows
 from tests.labelled import count_dropped_rows, label_blocks, read_world
@@ -73,7 +72,7 @@ def _sort_rows(rows: pa.Table) -> pd.DataFrame:
 
 def test_hash_is_sparks(spark):
     keys = [(0, -1), (1, 2**62), (-(2**63), 7), (123456789, -5)]
-    ours = world_hashes.hash_keys(*(np.array(column) for column in zip(*keys, strict=True)), seed=99)
+    ours = world_loop.hash_keys(*(np.array(column) for column in zip(*keys, strict=True)), seed=99)
     rows = spark.createDataFrame(keys, "a long, b long").selectExpr("xxhash64(a, b, 99L) AS h").collect()
     assert ours.view(np.int64).tolist() == [row.h for row in rows]
 
@@ -179,7 +178,7 @@ def test_affinity_decides_the_rating_exactly(log, factors):
     high = 1 + np.searchsorted(worlds.THRESHOLDS, affinity + worlds.NOISE, side="right")
     assert ((low <= log.rating) & (log.rating <= high)).all()
     user, item = (log[c].str[1:].astype(int).to_numpy() for c in ("user_id", "item_id"))
-    noise = world_hashes.draw_below(2 * worlds.NOISE + 1, world_hashes.RATING_NOISE, user, seed=WORLD.seed)
+    noise = world_loop.draw_below(2 * worlds.NOISE + 1, world_loop.RATING_NOISE, user, seed=WORLD.seed)
     assert noise.min() == 0 and noise.max() == 2 * worlds.NOISE
     expected = worlds.draw_ratings(np.arange(WORLD.users), user, item, WORLD)
     assert (expected == log.rating).all()
@@ -409,8 +408,8 @@ class SlowWorld:
     def __init__(self, world: WorldSettings, draws_tl: np.ndarray) -> None:
         self.world, self.draws_tl = world, draws_tl
         self.below = cache(lambda bound, *keys: hash_one(*keys, world.seed) % bound)
-        self.tastes = [self.below(world.tastes, world_hashes.TASTE, u) for u in range(world.users)]
-        self.genres = [self.below(world.tastes, world_hashes.GENRE, i) for i in range(world.items)]
+        self.tastes = [self.below(world.tastes, world_loop.TASTE, u) for u in range(world.users)]
+        self.genres = [self.below(world.tastes, world_loop.GENRE, i) for i in range(world.items)]
         self.rows: list[tuple] = []
         self.weights_tgi: list[list[list[int]]] = []
         good: Counter[tuple[int, int]] = Counter()
@@ -425,7 +424,7 @@ class SlowWorld:
 
     def weigh(self, good: Counter[tuple[int, int]]) -> list[list[int]]:
         world = self.world
-        order = sorted(range(world.items), key=lambda i: hash_one(world_hashes.RANK, i, world.seed))
+        order = sorted(range(world.items), key=lambda i: hash_one(world_loop.RANK, i, world.seed))
         loop, weights = round(world.loop * 1000), []
         for g in range(world.tastes):
             seeds = [
@@ -436,26 +435,26 @@ class SlowWorld:
         return weights
 
     def rate(self, u: int, i: int) -> int:
-        below, affinity = self.below, self.below(25, world_hashes.ITEM_QUALITY, i) - 12
+        below, affinity = self.below, self.below(25, world_loop.ITEM_QUALITY, i) - 12
         for d in range(worlds.factor_length(self.world)):
-            p = 2 * (-1) ** (self.tastes[u] & d).bit_count() + below(7, world_hashes.USER_FACTOR, u, d) - 3
-            q = 2 * (-1) ** (self.genres[i] & d).bit_count() + below(7, world_hashes.ITEM_FACTOR, i, d) - 3
+            p = 2 * (-1) ** (self.tastes[u] & d).bit_count() + below(7, world_loop.USER_FACTOR, u, d) - 3
+            q = 2 * (-1) ** (self.genres[i] & d).bit_count() + below(7, world_loop.ITEM_FACTOR, i, d) - 3
             affinity += p * q
-        noise = hash_one(world_hashes.RATING_NOISE, u, self.world.seed, i) % 11 - 5
+        noise = hash_one(world_loop.RATING_NOISE, u, self.world.seed, i) % 11 - 5
         return 1 + sum(least <= affinity + noise for least in (-29, 5, 51, 69))
 
     def run_period(self, t: int, shown: set[tuple[int, int]]) -> Counter[tuple[int, int]]:
         good: Counter[tuple[int, int]] = Counter()
         cumulative = [np.cumsum(weights).tolist() for weights in self.weights_tgi[t]]
         for u, g in enumerate(self.tastes):
-            n = int(self.draws_tl[t][self.below(16, world_hashes.LEVEL, u)])
+            n = int(self.draws_tl[t][self.below(16, world_loop.LEVEL, u)])
             for slot in range(n):
-                draw = hash_one(world_hashes.EXPOSE, u, t, self.world.seed, slot)
+                draw = hash_one(world_loop.EXPOSE, u, t, self.world.seed, slot)
                 i = bisect_right(cumulative[g], draw % cumulative[g][-1])
                 good[g, i] += self.rate(u, i) >= 4
                 if (u, i) not in shown:
                     shown.add((u, i))
-                    self.add(u, i, t, (slot, n, self.below(worlds.PERIOD, world_hashes.WHEN, draw)), None)
+                    self.add(u, i, t, (slot, n, self.below(worlds.PERIOD, world_loop.WHEN, draw)), None)
         return good
 
     def run_open_loop(self, u: int, seen: set[int]) -> None:
@@ -465,11 +464,11 @@ class SlowWorld:
         chosen: list[int] = []
         draw = 0
         while len(chosen) < wanted:
-            i = hash_one(world_hashes.OPEN, u, world.seed, draw) % world.items
+            i = hash_one(world_loop.OPEN, u, world.seed, draw) % world.items
             chosen += [i] if i not in seen and i not in chosen else []
             draw += 1
         for slot, i in enumerate(chosen):
-            within = self.below(worlds.PERIOD, world_hashes.WHEN, u, slot)
+            within = self.below(worlds.PERIOD, world_loop.WHEN, u, slot)
             self.add(u, i, world.periods, (slot, wanted, within), "open_loop")
 
     def add(self, u: int, i: int, t: int, place: tuple[int, int, int], part: str | None) -> None:
