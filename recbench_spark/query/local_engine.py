@@ -196,7 +196,8 @@ def check_query(sql: str, names: Iterable[str]) -> None:
     if parsed["error"]:
         raise ConfigError(f"this SQL cannot be checked: {parsed['error_message']}", HINT)
     nodes = list(_walk_nodes(parsed))
-    query_names = {entry["key"].lower() for node in nodes for entry in _list_ctes(node)}
+    clauses = [node["cte_map"] for node in nodes if node.get("cte_map")]  # WITH
+    query_names = {entry["key"].lower() for clause in clauses for entry in clause["map"]}
     for node in nodes:
         _check_node(node, frozenset(map(str.lower, names)) | query_names)
 
@@ -211,12 +212,6 @@ def _walk_nodes(value: Any) -> Iterator[dict[str, Any]]:
         waiting += one.values() if isinstance(one, dict) else one if isinstance(one, list) else ()
 
 
-def _list_ctes(node: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the queries named by a node (WITH)."""
-    clause = node.get("cte_map")
-    return list(clause["map"]) if clause else []
-
-
 def _check_node(node: Mapping[str, Any], names: frozenset[str]) -> None:
     kind = node.get("type")
     if kind == "SHOW_REF":
@@ -228,11 +223,8 @@ def _check_node(node: Mapping[str, Any], names: frozenset[str]) -> None:
     if kind in ("FUNCTION", "WINDOW_AGGREGATE", "TABLE_FUNCTION"):
         function = node["function"] if kind == "TABLE_FUNCTION" else node
         name = str(function["function_name"]).lower()
-        if (
-            name in REFUSED_FUNCTIONS
-            or function.get("schema")
-            or (kind == "TABLE_FUNCTION" and name not in TABLE_FUNCTIONS)
-        ):
+        makes_table = kind != "TABLE_FUNCTION" or name in TABLE_FUNCTIONS
+        if name in REFUSED_FUNCTIONS or function.get("schema") or not makes_table:
             message = f"function {name} is not allowed: it reads or runs more than its arguments"
             raise ConfigError(message, HINT)
 
@@ -285,17 +277,13 @@ def find_names(sql: str) -> list[str]:
 def _order_dependencies(sql: str, views: Mapping[str, str]) -> list[str]:
     """Return tables and views, each behind those it needs."""
     names, graph = {*TABLES, *views}, dict[str, set[str]]()
-    waiting = _find_names(sql, names)
+
+    def find(text: str) -> set[str]:  # a name too many does no harm
+        return names.intersection(map(str.lower, re.findall(r"\w+", text)))
+
+    waiting = find(sql)
     while waiting:
         name = waiting.pop()
-        graph[name] = _find_names(views[name], names) - {name} if name in views else set()
+        graph[name] = find(views.get(name, "")) - {name}
         waiting |= graph[name] - graph.keys()
     return list(TopologicalSorter({name: sorted(graph[name]) for name in sorted(graph)}).static_order())
-
-
-def _find_names(sql: str, names: Iterable[str]) -> set[str]:
-    """Return the known names in a text.
-
-    A name too many does no harm.
-    """
-    return {word.lower() for word in re.findall(r"\w+", sql)} & set(names)

@@ -13,15 +13,7 @@ from typing import Any
 from pyspark.errors import ParseException
 from pyspark.sql import SparkSession
 
-from recbench_spark.engine.sessions import (
-    Py4JError,
-    find_gateway,
-    is_java,
-    is_java_class,
-    open_java,
-    parse_sql,
-    require_classic,
-)
+from recbench_spark.engine import sessions
 from recbench_spark.errors import ConfigError, nearest
 
 CATALYST = "org.apache.spark.sql.catalyst."
@@ -41,13 +33,8 @@ QUERY_NODES = frozenset(
 REFUSED_FUNCTIONS = frozenset(
     (
         *("java_method", "reflect", "try_reflect"),  # any method of Java
-        *(
-            "from_avro",
-            "to_avro",
-            "schema_of_avro",
-            "from_protobuf",
-            "to_protobuf",
-        ),  # read descriptor files
+        # These read descriptor files.
+        *("from_avro", "to_avro", "schema_of_avro", "from_protobuf", "to_protobuf"),
         *("from_xml", "schema_of_xml"),  # read schema files
         *("xpath", "xpath_boolean", "xpath_double", "xpath_float", "xpath_int", "xpath_long"),
         *("xpath_number", "xpath_short", "xpath_string"),  # XML may name files
@@ -94,31 +81,27 @@ def check_query(spark: SparkSession, sql: str, names: Iterable[str]) -> None:
     Raises:
         ConfigError: no SQL, no query, or one that reads or runs something else.
     """
-    require_classic(
-        spark, "a query of your own by Spark", "recbench query --engine local reads the same tables"
-    )
+    hint = "recbench query --engine local reads the same tables"
+    sessions.require_classic(spark, "a query of your own by Spark", hint)
     if "${" in sql:  # Spark would put settings and environment variables there before parsing
         raise ConfigError("'${' is not allowed in SQL", "write the value itself")
-    _PlanChecker(spark, names).check_plan(_parse_plan(spark, sql), frozenset())
-
-
-def _parse_plan(spark: SparkSession, sql: str) -> Any:
     try:
-        return parse_sql(spark, sql)
+        plan = sessions.parse_sql(spark, sql)
     except ParseException as error:
         message = str(error).strip().partition("\n")[0]
         raise ConfigError(f"not valid SQL: {message[:300]}", HINT) from None
-    except Py4JError:
+    except sessions.Py4JError:
         raise ConfigError("Spark cannot parse this SQL: it may be nested too deeply", HINT) from None
+    _PlanChecker(spark, names).check_plan(plan, frozenset())
 
 
 class _PlanChecker:
     """Check of a parsed plan, with all expressions and subqueries."""
 
     def __init__(self, spark: SparkSession, names: Iterable[str]) -> None:
-        self.gateway = find_gateway()
+        self.gateway = sessions.find_gateway()
         self.names = frozenset(name.lower() for name in names)
-        registry = open_java(spark).org.apache.spark.sql.catalyst.analysis.FunctionRegistry
+        registry = sessions.open_java(spark).org.apache.spark.sql.catalyst.analysis.FunctionRegistry
         function_names = str(registry.functionSet().mkString("\n")).lower().replace("`", "").splitlines()
         self.functions = {name.rpartition(".")[2] for name in function_names} - REFUSED_FUNCTIONS
         self.kinds: dict[str, str] = {}
@@ -130,11 +113,13 @@ class _PlanChecker:
         """
         kind = _node_kind(node)
         if kind not in QUERY_NODES:
-            raise ConfigError(
-                f"this is not a query: Spark reads it as {kind or node.getClass().getName()}", HINT
-            )
+            name = kind or node.getClass().getName()
+            raise ConfigError(f"this is not a query: Spark reads it as {name}", HINT)
         if kind == "UnresolvedRelation":
-            self._check_relation(list(_iterate(node.multipartIdentifier())), query_names)
+            parts = list(_iterate(node.multipartIdentifier()))
+            if len(parts) != 1 or parts[0].lower() not in self.names | query_names:
+                message = f"no table or view '{'.'.join(parts)[:200]}'"
+                raise ConfigError(message, nearest(parts[-1], self.names))
         elif kind == "UnresolvedTableValuedFunction":
             self._check_function(list(_iterate(node.name())), TABLE_FUNCTIONS)
         elif kind == "UnresolvedWith":
@@ -150,18 +135,10 @@ class _PlanChecker:
             query_names |= {name}
         self.check_plan(node.child(), query_names)
 
-    def _check_relation(self, parts: list[str], query_names: frozenset[str]) -> None:
-        if len(parts) == 1 and parts[0].lower() in self.names | query_names:
-            return
-        raise ConfigError(f"no table or view '{'.'.join(parts)[:200]}'", nearest(parts[-1], self.names))
-
     def _check_function(self, parts: list[str], allowed: Iterable[str]) -> None:
         if len(parts) != 1 or parts[0].lower() not in allowed:
-            name = ".".join(parts)[:200]
-            message = (
-                f"function {name} is not allowed: unknown, or it reads or runs more than its arguments"
-            )
-            raise ConfigError(message, HINT)
+            what = f"function {'.'.join(parts)[:200]} is not allowed"
+            raise ConfigError(f"{what}: unknown, or it reads or runs more than its arguments", HINT)
 
     def _check_expression(self, node: Any, query_names: frozenset[str]) -> None:
         kind = _node_kind(node)
@@ -178,7 +155,7 @@ class _PlanChecker:
         """Check a node's parts, also in lists and maps."""
         values = node.iterator() if self._value_kind(node) == "many" else node.productIterator()
         for value in _exhaust(values):  # an iterator of Scala 2.12 (Spark 3.5) has no iterator() itself
-            sort = self._value_kind(value) if is_java(value) else ""
+            sort = self._value_kind(value) if sessions.is_java(value) else ""
             if sort == "plan":
                 self.check_plan(value, query_names)
             elif sort == "expression":
@@ -190,7 +167,11 @@ class _PlanChecker:
         """Return a value's kind; ask Java once for each class."""
         name = str(value.getClass().getName())
         if name not in self.kinds:
-            kinds = (sort for sort, java in VALUE_KINDS.items() if is_java_class(self.gateway, value, java))
+            kinds = (
+                sort
+                for sort, java in VALUE_KINDS.items()
+                if sessions.is_java_class(self.gateway, value, java)
+            )
             self.kinds[name] = next(kinds, "")
         return self.kinds[name]
 
@@ -201,10 +182,8 @@ def _node_kind(node: Any) -> str:
     The result is empty for a class outside Spark's parser.
     """
     name = str(node.getClass().getName())
-    is_parser = name.startswith(
-        tuple(CATALYST + part for part in ("plans.logical.", "analysis.", "expressions."))
-    )
-    return name.rpartition(".")[2].rstrip("$") if is_parser else ""
+    parser = tuple(CATALYST + part for part in ("plans.logical.", "analysis.", "expressions."))
+    return name.rpartition(".")[2].rstrip("$") if name.startswith(parser) else ""
 
 
 def _iterate(values: Any) -> Iterator[Any]:
