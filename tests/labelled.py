@@ -24,7 +24,7 @@ from recbench_spark.sources import arrow_files
 from recbench_spark.sources.log_survey import RowFacts
 from recbench_spark.sources.opened_logs import OpenedLog, fill_columns
 from recbench_spark.sources.readers import logs
-from recbench_spark.sources.readers.tables import open_table
+from recbench_spark.sources.readers.logs import open_table
 from recbench_spark.sources.text_lines import StoredTable
 from recbench_spark.splits import rules
 from recbench_spark.splits.labels import read_dropped

@@ -61,7 +61,7 @@ WITH_SPARK = {
     "runtime": ("failures", "indexing", "java", "session"),
     "sources": (
         "column_names", "delta_snapshots", "identity", "input_rows", "list_columns", "readers.logs",
-        "readers.paths", "readers.tables", "stored_embeddings",
+        "readers.paths", "stored_embeddings",
     ),
     "storage": (
         "append_names", "arrow_store", "delta_files", "delta_tables", "file_tables", "frame_blocks",
@@ -551,9 +551,8 @@ KIND_IS_ASKED = {
         "warehouses.py": 3,  # before a warehouse is opened
     },
     "sources": {  # inputs of users, of which Hadoop alone reads some
-        "arrow_files.py": 1, "identity.py": 3, "log_sources.py": 2, "readers/paths.py": 1,
-        "readers/tables.py": 1, "stored_embeddings.py": 1, "table_pieces.py": 3, "text_lines.py": 1,
-        "text_pieces.py": 1,
+        "digests.py": 1, "identity.py": 3, "log_sources.py": 2, "readers/logs.py": 1, "readers/paths.py": 1,
+        "stored_embeddings.py": 1, "table_pieces.py": 3, "text_lines.py": 1, "text_pieces.py": 1,
     },
     "graphs": {
         "edges.py": 2,  # inputs of users

@@ -244,7 +244,7 @@ def read_rows(store: FileTables, path: str, columns: Sequence[str], what: str) -
     except FallbackToSpark as error:
         spark = require_session(store, error.message).spark
     from recbench_spark.engine.versions import collect_arrow  # noqa: PLC0415
-    from recbench_spark.sources.readers.tables import open_table  # noqa: PLC0415
+    from recbench_spark.sources.readers.logs import open_table  # noqa: PLC0415
 
     rows = StoredTable(collect_arrow(open_table(spark, path)))
     return arrow_files.check_table(rows, columns, what, path)

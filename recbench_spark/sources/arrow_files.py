@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -28,20 +29,18 @@ from recbench_spark.core.ids import WHOLE_FLOAT, as_ids, drop_empty
 from recbench_spark.core.inputs import Options, PinnedInput, look_once
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.schemas import ID_KIND, ID_TYPE, IDS
-from recbench_spark.sources import arrow_rows
+from recbench_spark.sources import arrow_rows, text_layouts
 from recbench_spark.sources.column_names import ColumnNames
 from recbench_spark.sources.delta_snapshots import read_snapshot
-from recbench_spark.sources.digests import content_identity, digest_in_threads
-from recbench_spark.sources.formats import TablePiece, TablePieces
-from recbench_spark.sources.object_digests import object_identity
-from recbench_spark.sources.table_pieces import detect_kind, find_place, is_delta, list_files, open_pieces
-from recbench_spark.sources.text_layouts import (
-    BELOW_2_53,
-    FINITE_TEXT,
-    IN_UTF8,
-    NUMBER_COLUMNS,
-    OPTIONAL_COLUMNS,
-    TEXT_FILE,
+from recbench_spark.sources.digests import content_identity
+from recbench_spark.sources.formats import TablePieces
+from recbench_spark.sources.table_pieces import (
+    detect_kind,
+    find_place,
+    is_delta,
+    list_files,
+    open_pieces,
+    read_rows,
 )
 from recbench_spark.sources.text_lines import StoredTable
 from recbench_spark.storage.local_files import (
@@ -52,7 +51,6 @@ from recbench_spark.storage.local_files import (
     require_columns,
 )
 from recbench_spark.storage.objects import measure_files, open_input
-from recbench_spark.storage.uris import is_remote
 
 Bools = npt.NDArray[np.bool_]
 
@@ -93,8 +91,7 @@ def check_table(
     if columns is not None:
         stored = replace(stored, table=columns.rename(stored.table, what))
     names = stored.table.column_names
-    require_columns(names, columns_required, where, path)
-    refuse_misspelt(names, list_optional(what), where)
+    check_names(names, columns_required, what, path)
     problems = Problems(where, path, keeps=keeps)
     problems.add_lines(stored.bad_lines, stored.line)
     table = convert_columns(stored, names, where, problems, plain=columns_required)
@@ -102,9 +99,12 @@ def check_table(
     return table
 
 
-def list_optional(what: str) -> Sequence[str]:
-    """Return the optional columns which change a table's results."""
-    return OPTIONAL_COLUMNS.get(what.partition(" of ")[0], ())
+def check_names(names: Sequence[str], needed: Sequence[str], what: str, path: str) -> None:
+    """Refuse missing columns, and misspelt ones which change results."""
+    require_columns(names, needed, f"{what} {path}", path)
+    refuse_misspelt(
+        names, text_layouts.OPTIONAL_COLUMNS.get(what.partition(" of ")[0], ()), f"{what} {path}"
+    )
 
 
 def convert_columns(
@@ -129,11 +129,21 @@ def convert_columns(
     """
     fields, arrays = [], []
     for name in dict.fromkeys(names):
-        if stored.line and name in IDS:
-            column, raw = stored.table.schema.field(name), arrow_rows.read_column(stored.table, name, where)
-            field, column = _convert_field_ids(column, raw, where, problems, floats)
+        raw = arrow_rows.read_column(stored.table, name, where)
+        if name in IDS and stored.line:
+            field, column = _convert_field_ids(
+                stored.table.schema.field(name), raw, where, problems, floats
+            )
+        elif name in IDS:
+            field, column = _convert_ids(stored.table, name, where)
+        elif name in text_layouts.NUMBER_COLUMNS or name == "rank":
+            field, column = _convert_number(raw, name, where, problems)
+        elif name == "vector":
+            field, column = pa.field(name, arrow_rows.FLOAT32), convert_vectors(raw, where, problems)
         else:
-            field, column = _convert_column(stored, name, where, problems, plain=name in plain)
+            field, column = pa.field(name, raw.type), raw
+            if stored.line and name in plain:
+                problems.add_undecoded(name, raw)
         fields.append(field)
         arrays.append(column)
     return pa.table(arrays, schema=pa.schema(fields))
@@ -152,24 +162,20 @@ def read_column_names(path: str) -> list[str]:
 
 def read_vector_width(path: str) -> int | None:
     """Read a table's vector width; None without a first vector."""
-    values = read_first_values(path, "vector", 1).to_pylist()
-    first = values[0] if values else None
-    if isinstance(first, str):
-        first = _parse_json_vector(first)
-    return None if first is None else len(first)
+    first = next(iter(read_first_values(path, "vector", 1).to_pylist()), None)
+    vector = _parse_json_vector(first) if isinstance(first, str) else first
+    return None if vector is None else len(vector)
 
 
 def read_first_values(path: str, name: str, n: int) -> pa.Array:
     """Read a column's first n values; text files give text."""
-    opened, tables = open_pieces(path), []
-    for stored in (stored for piece in opened.pieces for stored in piece.read([name])):
-        tables.append(stored.table)
+    opened = open_pieces(path)
+    tables = [pa.schema([opened.schema.field(name)]).empty_table()]
+    for table in read_rows(opened.pieces, [name]):
+        tables.append(table)
         if sum(map(len, tables)) >= n:
             break
-    names = pa.schema([opened.schema.field(name)])
-    return arrow_rows.combine_column(
-        pa.concat_tables([names.empty_table(), *tables]).column(name).slice(0, n)
-    )
+    return arrow_rows.combine_column(pa.concat_tables(tables).column(name).slice(0, n))
 
 
 def read_common_width(users: tuple[str, str], items: tuple[str, str]) -> int | None:
@@ -185,27 +191,9 @@ def read_common_width(users: tuple[str, str], items: tuple[str, str]) -> int | N
     """
     dims = [read_vector_width(path) for _, path in (users, items)]
     if None not in dims and dims[0] != dims[1]:
-        raise SchemaError(
-            f"{users[0]} has {dims[0]} dimensions, {items[0]} has {dims[1]}", "both must be of one model"
-        )
+        message = f"{users[0]} has {dims[0]} dimensions, {items[0]} has {dims[1]}"
+        raise SchemaError(message, "both must be of one model")
     return dims[0]
-
-
-def _convert_column(
-    stored: StoredTable, name: str, where: str, problems: Problems, *, plain: bool
-) -> tuple[pa.Field, pa.Array]:
-    """Convert a column by its name's meaning, and collect problems."""
-    text_file = bool(stored.line)
-    raw = arrow_rows.read_column(stored.table, name, where)
-    if name in IDS:
-        return _convert_ids(stored.table, name, where)
-    if text_file and plain and name not in (*NUMBER_COLUMNS, "rank", "vector"):
-        problems.add_undecoded(name, raw)
-    if name in NUMBER_COLUMNS or name == "rank":
-        return _convert_number(raw, name, where, problems)
-    if name == "vector":
-        return pa.field(name, arrow_rows.FLOAT32), convert_vectors(raw, where, problems)
-    return pa.field(name, raw.type), raw
 
 
 # ------------------------------------------------------------------------------------- whole tables
@@ -218,15 +206,11 @@ def open_path(path: str, wanted: Iterable[str] = ()) -> StoredTable:
 
 def read_whole(opened: TablePieces) -> StoredTable:
     """Read all rows of an opened table, pieces in parallel."""
+    names = opened.schema.names
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        read = [*pool.map(partial(_read_piece, names=opened.schema.names), opened.pieces)]
-    stored = [one for piece in read for one in piece]
+        stored = [*chain(*pool.map(lambda piece: [*piece.read(names)], opened.pieces))]
     table = pa.concat_tables([opened.schema.empty_table(), *(one.table for one in stored)])
     return StoredTable(table, opened.line, tuple(line for one in stored for line in one.bad_lines))
-
-
-def _read_piece(piece: TablePiece, names: Sequence[str]) -> list[StoredTable]:
-    return list(piece.read(names))
 
 
 def estimate_rows(path: str) -> int:
@@ -235,20 +219,13 @@ def estimate_rows(path: str) -> int:
     Metadata give it. In a text file, lines are counted: in the first COUNTED_BYTES bytes of a large one,
     and in the first UNPACKED_BYTES of text of a compressed one.
     """
-    files = _list_texts(path)
-    if files is None:
+    if detect_kind(path) != "text":
         return open_pieces(path).n
-    return sum(map(_count_lines, files))
-
-
-def _list_texts(path: str) -> list[str] | None:
-    return list(list_files(find_place(path))) if detect_kind(path) == "text" else None
-
-
-def _count_lines(path: str) -> int:
-    head, scale = _read_text_head(path)
-    lines = head.count(b"\n")
-    return lines if scale == 1 else round(scale * max(lines, 1))
+    n = 0
+    for head, scale in map(_read_text_head, list_files(find_place(path))):
+        lines = head.count(b"\n")
+        n += lines if scale == 1 else round(scale * max(lines, 1))
+    return n
 
 
 def _read_text_head(path: str) -> tuple[bytes, float]:
@@ -260,24 +237,16 @@ def _read_text_head(path: str) -> tuple[bytes, float]:
             return head, max(1.0, size / len(head)) if head else 1.0
         opener = OPENERS.get(path[path.rfind(".") :])
         text = opener(stream) if opener else pa.CompressedInputStream(stream, pa.Codec.detect(path).name)
-        head = _unpack_head(text)  # before `text` goes, and closes the file
-        return head, max(1.0, size / stream.tell())
+        unpacked = bytearray()
+        # A damaged file ends where it is damaged; the reader reports it.
+        with suppress(OSError, EOFError, zlib.error):
+            while len(unpacked) < UNPACKED_BYTES and (chunk := text.read(min(UNPACKED_BYTES, HEAD_BYTES))):
+                unpacked += chunk
+        return bytes(unpacked), max(1.0, size / stream.tell())
 
 
 OPENERS: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
 """Functions to unpack a text until it is damaged, by file name ending."""
-
-
-def _unpack_head(text: Any) -> bytes:
-    """Return the first bytes of a compressed text.
-
-    A damaged file ends where it is damaged; the reader reports it.
-    """
-    head = bytearray()
-    with suppress(OSError, EOFError, zlib.error):
-        while len(head) < UNPACKED_BYTES and (chunk := text.read(min(UNPACKED_BYTES, HEAD_BYTES))):
-            head += chunk
-    return bytes(head)
 
 
 def count_large_text(path: str) -> int:
@@ -286,15 +255,14 @@ def count_large_text(path: str) -> int:
     One process reads such a file whole. Compressed files count with the bytes of their text, as
     `estimate_rows` estimates them.
     """
-    size = sum(map(_measure_text, _list_texts(path) or ()))
+    size = 0
+    for file in list_files(find_place(path)) if detect_kind(path) == "text" else ():
+        if file.endswith(COMPRESSED):
+            head, scale = _read_text_head(file)
+            size += round(len(head) * scale)
+        else:
+            size += measure_files([file])[0] or 0
     return size if size > COUNTED_BYTES else 0
-
-
-def _measure_text(path: str) -> int:
-    if path.endswith(COMPRESSED):
-        head, scale = _read_text_head(path)
-        return round(len(head) * scale)
-    return measure_files([path])[0] or 0
 
 
 COUNTED_BYTES = 1 << 28
@@ -332,18 +300,15 @@ class Problems:
         """Add values which do not fit their column."""
         if bad.any():
             shown = map(str, raw.filter(pa.array(bad)).drop_null().to_pylist())
-            self.found[f"rows whose '{name}' is not {expected}"] = (
-                int(bad.sum()),
-                min(shown, default=None),
-            )
+            counted = (int(bad.sum()), min(shown, default=None))
+            self.found[f"rows whose '{name}' is not {expected}"] = counted
             self.hint = self.hint or hint
 
     def add_undecoded(self, name: str, raw: pa.Array) -> None:
         """Add fields which are not UTF-8 in a text file."""
-        if self.keeps:
-            return
-        undecoded = pc.fill_null(pc.match_substring(raw, "\ufffd"), False).to_numpy(zero_copy_only=False)
-        self.add_values(name, raw, undecoded, "text in UTF-8", IN_UTF8)
+        if not self.keeps:
+            undecoded = np.asarray(pc.fill_null(pc.match_substring(raw, "\ufffd"), False))
+            self.add_values(name, raw, undecoded, "text in UTF-8", text_layouts.IN_UTF8)
 
     def refuse(self) -> None:
         """Raise DataError if there is any problem."""
@@ -352,7 +317,7 @@ class Problems:
                 f"{n} {text}, e.g. {'a missing value' if example is None else repr(example[:120])}"
                 for text, (n, example) in self.found.items()
             ]
-            lines += describe_undecoded(self.path) if self.hint == IN_UTF8 else []
+            lines += describe_undecoded(self.path) if self.hint == text_layouts.IN_UTF8 else []
             hint = self.hint or "correct or remove these rows"
             raise DataError(f"{self.where}: " + "; ".join(lines), hint)
 
@@ -379,7 +344,7 @@ def _convert_field_ids(
     if name not in floats if floats is not None else not holds_floats(raw):
         problems.add_undecoded(name, raw)
         return column, raw
-    notes = {ID_KIND: "integer", ID_TYPE: f"{TEXT_FILE}, whole floats"}
+    notes = {ID_KIND: "integer", ID_TYPE: f"{text_layouts.TEXT_FILE}, whole floats"}
     if floats is not None:
         return pa.field(name, pa.float64(), metadata=notes), raw.cast(pa.float64())
     note_floats(name, where)
@@ -399,31 +364,25 @@ def note_floats(name: str, where: str) -> None:
     print(f"{what}: read as whole numbers, 10", file=sys.stderr)
 
 
-def _may_exceed_float64(kind: pa.DataType) -> bool:
-    """Return whether a type's whole numbers may exceed float64's precision."""
-    return kind in (pa.int64(), pa.uint64()) or (pa.types.is_decimal(kind) and not kind.scale)
-
-
 def _convert_number(raw: pa.Array, name: str, where: str, problems: Problems) -> tuple[pa.Field, pa.Array]:
     """Convert to finite float64 (`rank`: int64) and collect bad values."""
     try:
         number = arrow_rows.as_double(raw, name)
     except SchemaError:
         raise SchemaError(f"{where}: column '{name}' is {raw.type}, not a number") from None
-    values = number.to_numpy(zero_copy_only=False).astype(np.float64)
-    present = raw.is_valid().to_numpy(zero_copy_only=False)
-    whole = name == "rank"
-    good, exact = np.isfinite(values), _may_exceed_float64(raw.type)
+    values, present = np.asarray(number, np.float64), np.asarray(raw.is_valid())
+    whole, kind = name == "rank", raw.type
+    exact = kind in (pa.int64(), pa.uint64()) or (pa.types.is_decimal(kind) and not kind.scale)
+    good = np.isfinite(values)
     if whole or exact:
         good &= np.abs(values) < 2.0**53
     if whole:
         good &= values == np.floor(values)
-    elif arrow_rows.is_text(raw.type):
-        inexact = pc.fill_null(arrow_rows.find_inexact(raw, number), False).to_numpy(zero_copy_only=False)
-        good &= ~inexact
+    elif arrow_rows.is_text(kind):
+        good &= ~np.asarray(pc.fill_null(arrow_rows.find_inexact(raw, number), False))
     bad = present & ~good
-    number_text = FINITE_TEXT if arrow_rows.is_text(raw.type) else "a finite number"
-    expected = "a whole number" if whole else BELOW_2_53 if exact else number_text
+    number_text = text_layouts.FINITE_TEXT if arrow_rows.is_text(kind) else "a finite number"
+    expected = "a whole number" if whole else text_layouts.BELOW_2_53 if exact else number_text
     problems.add_values(name, raw, bad, expected)
     if not whole:
         return pa.field(name, pa.float64()), number
@@ -433,19 +392,14 @@ def _convert_number(raw: pa.Array, name: str, where: str, problems: Problems) ->
 
 def convert_vectors(raw: pa.Array, where: str, problems: Problems) -> pa.Array:
     """Convert number lists and JSON arrays to float32 lists."""
-    text = pa.types.is_string(raw.type) or pa.types.is_large_string(raw.type)
-    column = (
-        pa.array([_parse_json_vector(one) for one in raw.to_pylist()], pa.list_(pa.float64()))
-        if text
-        else raw
-    )
+    column = raw
+    if pa.types.is_string(raw.type) or pa.types.is_large_string(raw.type):
+        column = pa.array(map(_parse_json_vector, raw.to_pylist()), pa.list_(pa.float64()))
     vectors = arrow_rows.as_vectors(column, where)
     offsets = vectors.offsets.to_numpy()
-    holes = vectors.values.is_null().to_numpy(zero_copy_only=False)
-    at = np.concatenate([[0], np.cumsum(holes)])
-    bad = (at[offsets[1:]] > at[offsets[:-1]]) | (
-        (raw.is_valid().to_numpy(zero_copy_only=False)) & ~vectors.is_valid().to_numpy(zero_copy_only=False)
-    )
+    at = np.concatenate([[0], np.cumsum(np.asarray(vectors.values.is_null()))])
+    unread = np.asarray(raw.is_valid()) & ~np.asarray(vectors.is_valid())
+    bad = (at[offsets[1:]] > at[offsets[:-1]]) | unread
     problems.add_values("vector", raw, bad, "an array of numbers such as [0.1, -2]")
     return vectors
 
@@ -483,18 +437,11 @@ def identity(path: str, *, named: bool = False, options: Options | None = None) 
 def _identify(path: str, named: bool, options: Options) -> PinnedInput:
     place = find_place(path)
     if not is_delta(path):
-        look = partial(_identify_files, place, named)
+        look = partial(content_identity, place, named)
         return PinnedInput(path, digest := look(), None, look, digest)
     snapshot = read_snapshot(place, options=options)
-    sign_now = partial(_identity_at, place, snapshot.version)
+
+    def sign_now() -> str:
+        return read_snapshot(place, snapshot.version).identity
+
     return PinnedInput(path, snapshot.identity, snapshot.version, sign_now, snapshot.identity)
-
-
-def _identify_files(place: str, named: bool) -> str:
-    if is_remote(place):
-        return object_identity(place, named, digest_in_threads)
-    return content_identity(place, named)
-
-
-def _identity_at(path: str, version: int) -> str:
-    return read_snapshot(path, version).identity

@@ -7,7 +7,6 @@ stored. Errors have the same words as Spark's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -42,11 +41,9 @@ def as_table(frame: Any, what: str) -> pa.Table:
         DataError: Arrow cannot read it as a table.
     """
     try:
-        # A lazy frame is computed and a dataset is read.
-        table = next(
-            (call() for call in map(partial(_find_converter, frame), CONVERTERS) if call),
-            frame,
-        )
+        # A lazy frame is computed and a dataset is read; Arrow itself reads a frame with its stream.
+        names = () if hasattr(frame, "__arrow_c_stream__") else CONVERTERS
+        table = next((getattr(frame, name)() for name in names if getattr(frame, name, None)), frame)
         if isinstance(table, Mapping) and not names_ids(table):
             raise TypeError("its keys are not names of columns such as user_id and item_id")
         if isinstance(table, pa.RecordBatch):
@@ -54,11 +51,9 @@ def as_table(frame: Any, what: str) -> pa.Table:
         # Arrow 18 to 20 would send its own table through C, and crash at views of bytes that a cast made.
         return table if isinstance(table, pa.Table) else pa.table(table)
     except (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError) as error:
-        message = "; ".join(str(part) for part in error.args) or type(error).__name__
-        raise DataError(
-            f"{what}: {type(frame).__name__} is not a table that Arrow can read: {message[:300]}",
-            _frame_hint(frame),
-        ) from None
+        reason = "; ".join(str(part) for part in error.args) or type(error).__name__
+        message = f"{what}: {type(frame).__name__} is not a table that Arrow can read: {reason[:300]}"
+        raise DataError(message, DICT_HINT if isinstance(frame, Mapping) else FRAME_HINT) from None
 
 
 CONVERTERS = ("collect", "to_table", "to_df", "to_dataframe")
@@ -66,23 +61,12 @@ CONVERTERS = ("collect", "to_table", "to_df", "to_dataframe")
 """
 
 
-def _frame_hint(frame: Any) -> str:
-    """Suggest a frame to pass instead of this one."""
-    if isinstance(frame, Mapping):
-        return (
-            "turn a dict of users and lists into a frame with one row per user and item: "
-            "pd.DataFrame([(user, item, rank) for user, items in lists.items() "
-            "for rank, item in enumerate(items, 1)], columns=['user_id', 'item_id', 'rank'])"
-        )
-    return "give a frame of pandas, polars, pyarrow or DuckDB, with one type per column"
-
-
-def _find_converter(frame: Any, name: str) -> Any:
-    """Return the method which makes a table from this frame.
-
-    None: Arrow reads the frame itself.
-    """
-    return None if hasattr(frame, "__arrow_c_stream__") else getattr(frame, name, None)
+DICT_HINT = (
+    "turn a dict of users and lists into a frame with one row per user and item: "
+    "pd.DataFrame([(user, item, rank) for user, items in lists.items() "
+    "for rank, item in enumerate(items, 1)], columns=['user_id', 'item_id', 'rank'])"
+)
+FRAME_HINT = "give a frame of pandas, polars, pyarrow or DuckDB, with one type per column"
 
 
 def read_column(table: pa.Table, name: str, what: str) -> pa.Array:
@@ -150,44 +134,32 @@ def encode_ids(table: pa.Table, name: str, what: str) -> tuple[pa.Field, pa.Arra
 
 def has_numeric_order(tables: Sequence[pa.Table], name: str = "item_id") -> bool:
     """Return whether ids in converted tables sort as numbers."""
-    return all(_has_numeric_ids(table, name) for table in tables)
-
-
-def _has_numeric_ids(table: pa.Table, name: str) -> bool:
-    kind = table.schema.field(name).metadata[ID_KIND.encode()]
-    if kind == b"text":
-        unlike = pc.invert(pc.match_substring_regex(distinct_ids([table.column(name)]), CANONICAL_INTEGER))
-        return not pc.any(unlike, min_count=0).as_py()
-    return bool(kind == b"integer")
+    kinds = {table.schema.field(name).metadata[ID_KIND.encode()] for table in tables}
+    texts = [t.column(name) for t in tables if t.schema.field(name).metadata[ID_KIND.encode()] == b"text"]
+    are_numbers = pc.match_substring_regex(distinct_ids(texts), CANONICAL_INTEGER)
+    return kinds <= {b"text", b"integer"} and bool(pc.all(are_numbers, min_count=0).as_py())
 
 
 def distinct_ids(columns: Sequence[pa.ChunkedArray | pa.Array]) -> pa.Array:
     """Return distinct ids in order of first occurrence, without NULL."""
     chunks = [chunk for column in columns for chunk in getattr(column, "chunks", [column])]
-    texts = [pc.unique(_dictionary_texts(chunk)).drop_null() for chunk in chunks]
+    texts = [pc.unique(_list_texts(chunk)).drop_null() for chunk in chunks]
     return pc.unique(pa.chunked_array(texts, pa.string()))
 
 
-def _dictionary_texts(chunk: pa.Array) -> pa.Array:
+def _list_texts(chunk: pa.Array) -> pa.Array:
     """Return a dictionary column's used texts in row order.
 
     A plain column is returned as it is.
     """
     if not pa.types.is_dictionary(chunk.type):
         return chunk
-    if not chunk.indices.null_count and _is_in_order(chunk.indices.to_numpy(), len(chunk.dictionary)):
-        return chunk.dictionary
+    if not chunk.indices.null_count:
+        # After encoding, rows use all codes, in order, such as 0 0 1 0 2.
+        highest = np.maximum.accumulate(np.append(-1, chunk.indices.to_numpy()))
+        if np.all(np.diff(highest) <= 1) and highest[-1] + 1 == len(chunk.dictionary):
+            return chunk.dictionary
     return chunk.dictionary.take(pc.unique(chunk.indices))
-
-
-def _is_in_order(index_r: npt.NDArray[Any], size: int) -> bool:
-    """Return whether codes appear in order, as after encoding.
-
-    Rows use all of them, such as 0 0 1 0 2.
-    """
-    highest = np.maximum.accumulate(index_r)
-    used_in_order = (index_r[1:] <= highest[:-1] + 1).all() and (not len(index_r) or index_r[0] == 0)
-    return bool(used_in_order and (highest[-1] + 1 if len(index_r) else 0) == size)
 
 
 def find_indices(values: pa.ChunkedArray | pa.Array, known: pa.Array) -> Ints:
@@ -202,10 +174,7 @@ def find_indices(values: pa.ChunkedArray | pa.Array, known: pa.Array) -> Ints:
 def _find_chunk_indices(chunk: pa.Array, known: pa.Array) -> Ints:
     plain = chunk.dictionary if pa.types.is_dictionary(chunk.type) else chunk
     index: Ints = pc.fill_null(pc.index_in(plain, value_set=known), -1).to_numpy().astype(np.int64)
-    if plain is chunk:
-        return index
-    row_index: Ints = np.append(index, -1)[pc.fill_null(chunk.indices, -1).to_numpy()]
-    return row_index
+    return index if plain is chunk else np.append(index, -1)[pc.fill_null(chunk.indices, -1).to_numpy()]
 
 
 # ----------------------------------------------------------------------------------------- values
@@ -213,10 +182,9 @@ def _find_chunk_indices(chunk: pa.Array, known: pa.Array) -> Ints:
 
 def mask_unusable(name: str, column: pa.Array) -> npt.NDArray[np.bool_]:
     """Mask unusable values: NULL, NaN, infinite, or ranks below 1."""
-    values = column.to_numpy(zero_copy_only=False).astype(np.float64)
-    bad = column.is_null().to_numpy(zero_copy_only=False) | ~np.isfinite(values)
-    mask: npt.NDArray[np.bool_] = bad | (values < 1) | (values >= EXACT_LIMIT) if name == "rank" else bad
-    return mask
+    values = np.asarray(column.to_numpy(zero_copy_only=False), np.float64)
+    bad = np.asarray(column.is_null()) | ~np.isfinite(values)
+    return bad | (values < 1) | (values >= EXACT_LIMIT) if name == "rank" else bad
 
 
 def as_double(column: pa.Array, name: str, *, exact: bool = False) -> pa.Array:
@@ -238,10 +206,8 @@ def as_double(column: pa.Array, name: str, *, exact: bool = False) -> pa.Array:
         number = column.cast(pa.float64(), safe=False)
         exact = exact and kind in (pa.int64(), pa.uint64())
     elif pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-        number, exact = (
-            column.cast(pa.int8() if pa.types.is_boolean(kind) else kind).cast(pa.float64()),
-            False,
-        )
+        number = column.cast(pa.int8() if pa.types.is_boolean(kind) else kind).cast(pa.float64())
+        exact = False
     else:
         raise SchemaError(f"{name} is {kind}, not a number", f"give {name} as a number")
     return pc.if_else(pc.less(pc.abs(number), EXACT_LIMIT), number, None) if exact else number
@@ -264,8 +230,7 @@ def as_long(column: pa.Array, name: str) -> pa.Array:
     if is_text(column.type):
         text = pc.ascii_trim_whitespace(column.cast(pa.string()))
         fits = pc.match_substring_regex(text, "^[+-]?0*[0-9]{1,18}$")
-        digits = pc.if_else(fits, pc.replace_substring_regex(text, r"^\+", ""), None)
-        return digits.cast(pa.int64())
+        return pc.if_else(fits, pc.replace_substring_regex(text, r"^\+", ""), None).cast(pa.int64())
     if pa.types.is_boolean(column.type):
         return pa.nulls(len(column), pa.int64())
     if pa.types.is_integer(column.type) and column.type != pa.uint64():
@@ -300,9 +265,8 @@ def as_vectors(column: pa.Array, what: str) -> pa.Array:
     element = kind.value_type if any(test(kind) for test in tests) else None
     numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
     if element is None or not any(test(element) for test in numbers):
-        raise SchemaError(
-            f"{what}: column 'vector' is {kind}, not an array of numbers", "give lists of numbers"
-        )
+        message = f"{what}: column 'vector' is {kind}, not an array of numbers"
+        raise SchemaError(message, "give lists of numbers")
     return column.cast(pa.list_(element)).cast(FLOAT32, safe=False)
 
 

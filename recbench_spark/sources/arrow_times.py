@@ -6,6 +6,7 @@ A dry run checks a log's first rows with it.
 from __future__ import annotations
 
 import io
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -95,11 +96,8 @@ def read_movielens_times(path: str, reader: str, n: int) -> tuple[str, str, pa.A
         place = next((file for file in candidates if file.is_file()), place)
     if not place.is_file():
         return None
-    layout_name = name_layout(place, names)
-    layout, column = (
-        LAYOUTS[layout_name],
-        SOURCE_COLUMNS.get(layout_name, {}).get("event_time", "event_time"),
-    )
+    name = name_layout(place, names)
+    layout, column = LAYOUTS[name], SOURCE_COLUMNS.get(name, {}).get("event_time", "event_time")
     with open_stream(str(place)) as raw, io.TextIOWrapper(raw, "utf-8", "replace") as lines:
         header = layout.names or tuple(next(lines, "").strip().split(layout.separator))
         if column not in header:
@@ -129,14 +127,11 @@ def _parse_numbers(column: pa.Array) -> npt.NDArray[np.float64] | None:
         return numbers
     if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         return None
-    return np.array([_parse_number(text) for text in column.to_pylist()])
-
-
-def _parse_number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return float("nan")
+    number_n = np.full(len(column), np.nan)
+    for n, text in enumerate(column.to_pylist()):
+        with suppress(ValueError):
+            number_n[n] = float(text)
+    return number_n
 
 
 def _refuse_bad_times(
@@ -146,7 +141,5 @@ def _refuse_bad_times(
     if good.all() or (all_bad and good.any()):
         return
     example = min(str(one) for one in column.filter(pa.array(~good)).to_pylist())
-    raise DataError(
-        f"{where}: {problem}, e.g. {example[:120]!r}",
-        time_hint(example, unit) or "correct or remove these rows, or set dataset.bad_rows to reject",
-    )
+    hint = time_hint(example, unit) or "correct or remove these rows, or set dataset.bad_rows to reject"
+    raise DataError(f"{where}: {problem}, e.g. {example[:120]!r}", hint)

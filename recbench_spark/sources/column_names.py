@@ -135,12 +135,15 @@ class ColumnNames:
         Raises:
             SchemaError: a column named by the caller is missing; two columns could be the same one.
         """
-        own = self._read_given(what)
+        everywhere = {name: value for name, value in self.given.items() if isinstance(value, str)}
+        own = {**everywhere, **self.given.get(what.partition(" of ")[0], {})}
         matched: dict[str, str] = {}
         for role in list_roles(what):
             if role in own and (own[role] in names or role not in names):
-                matched[role] = self._require(own[role], names, what)
-            elif role not in names and not self._is_replaced(role, names, matched):
+                if own[role] not in names:
+                    raise SchemaError(f"{what} has no column {own[role]}", nearest(own[role], names))
+                matched[role] = own[role]
+            elif role not in names and INSTEAD.get(role) not in (*names, *matched):
                 source = self._find_usual(role, names, matched, what)
                 matched |= {role: source} if source else {}
         self._refuse_log(matched, own, names, what)
@@ -164,25 +167,9 @@ class ColumnNames:
         is_rating = strip_name(source) in LOG_NAMES["rating"][:3] and own.get("score") != source
         times = [name for name in names if strip_name(name) in LOG_NAMES["event_time"]]
         if what.partition(" of ")[0] == "lists" and is_rating and times:
+            message = f"{what}: {source} beside {times[0]} may be ratings of users, no scores"
             hint = f"where they are scores of a model: columns={{'score': '{source}'}}; else give its lists"
-            raise SchemaError(
-                f"{what}: {source} beside {times[0]} may be ratings of users, no scores", hint
-            )
-
-    def _read_given(self, what: str) -> dict[str, str]:
-        everywhere = {name: value for name, value in self.given.items() if isinstance(value, str)}
-        return {**everywhere, **self.given.get(what.partition(" of ")[0], {})}
-
-    @staticmethod
-    def _require(source: str, names: Sequence[str], what: str) -> str:
-        if source not in names:
-            raise SchemaError(f"{what} has no column {source}", nearest(source, names))
-        return source
-
-    @staticmethod
-    def _is_replaced(role: str, names: Sequence[str], matched: Mapping[str, str]) -> bool:
-        other = INSTEAD.get(role)
-        return other is not None and (other in names or other in matched)
+            raise SchemaError(message, hint)
 
     @staticmethod
     def _find_usual(role: str, names: Sequence[str], matched: Mapping[str, str], what: str) -> str | None:

@@ -7,7 +7,7 @@ ratings are finite, and each row has a time. Everything else (a missing value, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -61,9 +61,7 @@ def open_columnar_log(dataset: Dataset) -> ColumnarLog | None:
     Only file footers are read. None: the log takes two passes.
     """
     source_names = {name: dataset.columns.get(name, name) for name in COLUMNS}
-    if not dataset.is_typed or dataset.attributes or dataset.until:
-        return None
-    if dataset.bad_rows == "reject":
+    if not dataset.is_typed or dataset.attributes or dataset.until or dataset.bad_rows == "reject":
         return None
     try:
         opened = open_groups(dataset)
@@ -74,7 +72,7 @@ def open_columnar_log(dataset: Dataset) -> ColumnarLog | None:
         return None
     present = {name: source_names[name] for name in types}
     micros = MICROS_PER_UNIT.get(dataset.time_unit, 1)
-    whole = frozenset(name for name in ("user_id", "item_id") if pa.types.is_integer(types[name]))
+    whole = frozenset(name for name in IDS if pa.types.is_integer(types[name]))
     return ColumnarLog(opened.pieces, present, micros, whole, opened.n) if opened.n else None
 
 
@@ -102,17 +100,11 @@ def _find_types(schema: pa.Schema, source_names: Mapping[str, str]) -> dict[str,
 
 def _is_plain(types: Mapping[str, pa.DataType], unit: str) -> bool:
     """Return whether both ids exist, in types which Spark shares."""
-    allowed: dict[str, Callable[[pa.DataType], bool]] = {
-        "user_id": lambda kind: _is_whole(kind) or pa.types.is_string(kind),
-        "item_id": lambda kind: _is_whole(kind) or pa.types.is_string(kind),
-        "rating": lambda kind: _is_whole(kind) or kind in (pa.float32(), pa.float64()),
-        "event_time": lambda kind: kind in INSTANTS or (_is_whole(kind) and unit in MICROS_PER_UNIT),
-    }
-    return {"user_id", "item_id"} <= types.keys() and all(allowed[name](types[name]) for name in types)
-
-
-def _is_whole(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) and kind != pa.uint64())
+    other = {"rating": (pa.float32(), pa.float64()), "event_time": INSTANTS}
+    whole = {name for name, kind in types.items() if pa.types.is_integer(kind) and kind != pa.uint64()}
+    if not {*IDS} <= types.keys() or ("event_time" in whole and unit not in MICROS_PER_UNIT):
+        return False
+    return all(types[name] in other.get(name, (pa.string(),)) for name in types.keys() - whole)
 
 
 # --------------------------------------------------------------------------------- in a task
@@ -157,19 +149,13 @@ def _convert_batch(rows: pa.RecordBatch, files: ColumnarLog) -> pa.RecordBatch:
         raise FallbackToSpark("a value is missing")
     columns = {name: rows.column(source) for name, source in files.theirs.items()}
     ids = {name: _convert_ids(columns[name]) for name in IDS if name in columns}
-    ratings = _convert_ratings(columns.get("rating"), rows.num_rows)
+    ratings = columns.get("rating", pa.array(np.ones(rows.num_rows))).cast(pa.float64(), safe=False)
     if not np.isfinite(ratings.to_numpy()).all():
         raise FallbackToSpark("a rating is not finite")
-    times = (
-        _convert_times(columns["event_time"], files.micros)
-        if "event_time" in columns
-        else pa.nulls(rows.num_rows)
-    )
-    return pa.RecordBatch.from_pydict({**ids, "rating": ratings, "event_time": times.cast(pa.int64())})
-
-
-def _convert_ratings(column: pa.Array | None, n: int) -> pa.Array:
-    return pa.array(np.ones(n)) if column is None else column.cast(pa.float64(), safe=False)
+    times = pa.nulls(rows.num_rows, pa.int64())
+    if "event_time" in columns:
+        times = _convert_times(columns["event_time"], files.micros)
+    return pa.RecordBatch.from_pydict({**ids, "rating": ratings, "event_time": times})
 
 
 def _convert_ids(column: pa.Array) -> pa.Array:
@@ -189,37 +175,25 @@ def _convert_times(column: pa.Array, micros: int) -> pa.Array:
     try:
         if pa.types.is_timestamp(column.type):
             times = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-            _refuse_misread(times)
         else:
             times = pc.multiply_checked(column.cast(pa.int64()), micros)
-            _refuse_finer(column, micros)
     except pa.ArrowInvalid:
         raise FallbackToSpark("a time is out of range") from None
-    if len(times) and pc.max(times).as_py() >= LATEST:
+    if not len(times):
+        return times
+    low, high = pc.min_max(times).as_py().values()
+    # Two passes check all rows of a log whose times may be of another unit.
+    if pa.types.is_timestamp(column.type):
+        if describe_misread_times("", "", (low, high)):
+            raise FallbackToSpark("the times may have been made in another unit")
+    elif coarser_unit(low // micros, high // micros, UNIT_NAMES[micros]):
+        raise FallbackToSpark("the times may be of another unit")
+    if high >= LATEST:
         raise FallbackToSpark("a time is beyond the years that a log can have")
     return times
 
 
-def _refuse_misread(times: pa.Array) -> None:
-    """Raise FallbackToSpark if timestamps may have another unit.
-
-    Spark then checks all rows.
-    """
-    ends = pc.min_max(times)
-    low, high = ends["min"].as_py(), ends["max"].as_py()
-    if low is not None and describe_misread_times("", "", (low, high)):
-        raise FallbackToSpark("the times may have been made in another unit")
-
-
-def _refuse_finer(column: pa.Array, micros: int) -> None:
-    """Raise FallbackToSpark if all numbers fit a coarser unit.
-
-    Spark then checks all rows.
-    """
-    ends = pc.min_max(column)
-    unit = next(name for name, factor in MICROS_PER_UNIT.items() if factor == micros)
-    if coarser_unit(ends["min"].as_py(), ends["max"].as_py(), unit):
-        raise FallbackToSpark("the times may be of another unit")
+UNIT_NAMES = {factor: name for name, factor in MICROS_PER_UNIT.items()}
 
 
 def _assign_tasks(owners: pa.ChunkedArray, tasks: int) -> npt.NDArray[np.int32]:
@@ -228,9 +202,7 @@ def _assign_tasks(owners: pa.ChunkedArray, tasks: int) -> npt.NDArray[np.int32]:
         # Multiplicative hashing (Knuth, The Art of Computer Programming 3, 6.4), high bits folded in.
         id_r = owners.to_numpy().view(np.uint64)
         mixed = ((id_r ^ (id_r >> np.uint64(32))) * np.uint64(2654435761)) >> np.uint64(16)
-        numbers: npt.NDArray[np.int32] = (mixed % np.uint64(tasks)).astype(np.int32)
-        return numbers
+        return np.asarray(mixed % np.uint64(tasks), np.int32)
     encoded = owners.combine_chunks().dictionary_encode()
     hashes = [crc32(owner) % tasks for owner in encoded.dictionary.cast(pa.binary()).to_pylist()]
-    hashed: npt.NDArray[np.int32] = np.array(hashes, np.int32)[encoded.indices.to_numpy()]
-    return hashed
+    return np.asarray(np.array(hashes, np.int32)[encoded.indices.to_numpy()], np.int32)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 
 import numpy as np
 import pyarrow as pa
@@ -97,11 +97,12 @@ class DealtIds:
     def read_examples(self) -> tuple[IdArray, IdArray]:
         """Return the smallest three ids from each side."""
         smallest = self.rows.each(partial(_list_smallest, sides=self.sides))
-        first = [sorted((one for task in smallest for one in task[n]), key=str.encode) for n in (0, 1)]
-        return (
-            IdArray(f"{self.name} of {self.sources[0]}", self.sources[2], first[0][:EXAMPLES]),
-            IdArray(f"{self.name} of {self.sources[1]}", self.sources[3], first[1][:EXAMPLES]),
-        )
+
+        def show(side: int) -> IdArray:
+            first = sorted((one for task in smallest for one in task[side]), key=str.encode)[:EXAMPLES]
+            return IdArray(f"{self.name} of {self.sources[side]}", self.sources[side + 2], first)
+
+        return show(0), show(1)
 
     def _change(self, change: Change, names: tuple[str, ...]) -> DealtIds:
         return replace(self, rows=self.rows.then(partial(apply_both, self.rows.change, change), names))
@@ -152,16 +153,7 @@ def deal_table(tables: Iterable[pa.Table], name: str, tasks: int) -> Iterator[Bl
 
 def mark_side(rows: pa.Table, names: Sequence[str]) -> pa.ChunkedArray:
     """Mark rows in which a boolean or count is positive."""
-    return pc.greater(sum_columns(rows, names), 0)
-
-
-def sum_columns(rows: pa.Table, names: Sequence[str]) -> pa.ChunkedArray:
-    """Add up some columns of booleans or counts."""
-    columns = [rows.column(name).cast(pa.int64()) for name in names]
-    total = columns[0]
-    for column in columns[1:]:
-        total = pc.add(total, column)
-    return total
+    return pc.greater(reduce(pc.add, (rows.column(name).cast(pa.int64()) for name in names)), 0)
 
 
 def match_numbers(rows: pa.Table) -> pa.ChunkedArray:
@@ -203,11 +195,6 @@ def _drop_common(rows: pa.Table, sides: Sequence[Sequence[str]]) -> pa.Table:
     return rows.filter(pc.xor(left, right))
 
 
-def _list_smallest(rows: pa.Table, sides: Sequence[Sequence[str]]) -> tuple[list[str], list[str]]:
-    return _smallest(rows, sides[0]), _smallest(rows, sides[1])
-
-
-def _smallest(rows: pa.Table, names: Sequence[str]) -> list[str]:
-    ids = rows.column("id").filter(mark_side(rows, names)).combine_chunks()
-    first: list[str] = ids.take(pc.array_sort_indices(ids)[:EXAMPLES]).to_pylist()
-    return first
+def _list_smallest(rows: pa.Table, sides: Sequence[Sequence[str]]) -> list[list[str]]:
+    ids = [rows.column("id").filter(mark_side(rows, names)).combine_chunks() for names in sides]
+    return [one.take(pc.array_sort_indices(one)[:EXAMPLES]).to_pylist() for one in ids]

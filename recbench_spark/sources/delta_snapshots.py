@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from itertools import starmap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
@@ -66,33 +67,29 @@ def read_snapshot(path: str, version: int | None = None, options: Options | None
 
     partition = find_partition(path)
     try:
-        table = open_table(
-            partition.table if partition else path,
-            select_version(options or {}) if version is None else version,
-        )
+        wanted = select_version(options or {}) if version is None else version
+        table = open_table(partition.table if partition else path, wanted)
         metadata, mapping = table.metadata(), table.metadata().configuration.get(MAPPING, "none")
         if mapping != "none" or "deletionVectors" in (table.protocol().reader_features or ()):
             named = ", ".join(list_features(table))
             raise FallbackToSpark(f"{path} has features of Delta that are Spark's: {named}")
-        actions = _list_actions(table, partition.values if partition else {})
-        schema = table.schema().to_json()
-        read_version = table.version()
+        files = _list_files(table, partition.values if partition else {})
+        schema, read_version = table.schema().to_json(), table.version()
     except (DeltaError, OSError, ValueError, KeyError) as error:
         raise FallbackToSpark(f"{path}: {str(error).splitlines()[0][:200]}") from None
-    files = [ActiveFile(row["path"], row["size_bytes"]) for row in actions]
-    return Snapshot(
-        read_version, table_identity(str(metadata.id), schema, metadata.partition_columns, "none", files)
-    )
+    identity = table_identity(str(metadata.id), schema, metadata.partition_columns, "none", files)
+    return Snapshot(read_version, identity)
 
 
-def _list_actions(table: DeltaTable, values: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return path and size of files with these partition values."""
+def _list_files(table: DeltaTable, values: Mapping[str, str]) -> list[ActiveFile]:
+    """Return the files with these partition values."""
     actions = pa.table(table.get_add_actions(flatten=True))
     for name, text in values.items():
         stored = actions.column(f"partition.{name}")
         value = read_folder_value(text, stored.type)
         actions = actions.filter(pc.equal(stored, value) if value.is_valid else pc.is_null(stored))
-    return actions.select(["path", "size_bytes"]).to_pylist()  # type: ignore[no-any-return]
+    columns = (actions.column(name).to_pylist() for name in ("path", "size_bytes"))
+    return [*starmap(ActiveFile, zip(*columns, strict=True))]
 
 
 def select_version(options: Options) -> int | None:
@@ -115,11 +112,8 @@ def read_frame_snapshot(frame: DataFrame) -> Snapshot:
     metadata = snapshot.metadata()
     rows = listed.selectExpr("path", "size", "to_json(deletionVector) AS deleted").collect()
     files = [ActiveFile(row.path, row.size, row.deleted or "") for row in rows]
-    partitions = (
-        json.loads(metadata.partitionColumns().mkString('["', '","', '"]'))
-        if (metadata.partitionColumns().nonEmpty())
-        else []
-    )
+    names = metadata.partitionColumns()
+    partitions = json.loads(names.mkString('["', '","', '"]')) if names.nonEmpty() else []
     modes = metadata.configuration()
     mapping = modes.apply(MAPPING) if modes.contains(MAPPING) else "none"
     text = table_identity(metadata.id(), metadata.schemaString(), partitions, mapping, files)
@@ -155,12 +149,10 @@ def _strip_schema(schema: Any) -> Any:
         return [_strip_schema(one) for one in schema]
     if not isinstance(schema, dict):
         return schema
-    fields = {
-        key: value
-        for key, value in schema.items()
-        if not key.lower().endswith(("nullable", "containsnull"))
-    }
-    notes = {
-        key: value for key, value in schema.get("metadata", {}).items() if key.startswith(READING_PREFIXES)
-    }
-    return {key: notes if key == "metadata" else _strip_schema(value) for key, value in fields.items()}
+    stripped = {}
+    for key, value in schema.items():
+        if key == "metadata":
+            stripped[key] = {name: one for name, one in value.items() if name.startswith(READING_PREFIXES)}
+        elif not key.lower().endswith(("nullable", "containsnull")):
+            stripped[key] = _strip_schema(value)
+    return stripped

@@ -11,6 +11,11 @@ cache is in the user's cache directory (XDG_CACHE_HOME, else ~/.cache), one file
 inode mean something on one host only. A warehouse is no place for it, because a log has many warehouses,
 nor is a scratch folder, which is emptied every day. A writer replaces the whole file. A damaged cache is
 ignored, and so is one to which others may write.
+
+Files in object storage have the identity of equal files on a disk. Each object is read in pieces by
+ranges. Its digest is cached by address, URI, ETag (and version, if a listing has it) and size, so that an
+object that nobody replaced is read once. The storage gives every content another ETag, whatever a clock
+says. On HDFS, the time of writing in milliseconds takes its place.
 """
 
 from __future__ import annotations
@@ -21,7 +26,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
@@ -31,10 +36,11 @@ from typing import NamedTuple
 from recbench_spark.core.inputs import change_error
 from recbench_spark.errors import DataError
 from recbench_spark.sources.text_layouts import LAYOUTS
-from recbench_spark.storage.objects import open_input
+from recbench_spark.storage.object_access import read_access
+from recbench_spark.storage.objects import open_input, stat_visible
 from recbench_spark.storage.publish import read_clock_ns, replace_text
 from recbench_spark.storage.shared_arrays import is_private
-from recbench_spark.storage.uris import is_hidden
+from recbench_spark.storage.uris import arrow_uri, is_hidden, is_remote
 
 PIECE = 1 << 26
 """Bytes which one thread or task digests at once."""
@@ -96,33 +102,57 @@ class Stamp(NamedTuple):
         return last < clock_ns - SETTLED_NS
 
 
+class ObjectStamp(NamedTuple):
+    """An object's state, which changes whenever its content does.
+
+    Attributes:
+        place: URI.
+        tag: the storage's ETag and version; its time if the storage has no ETag.
+        size: bytes.
+    """
+
+    place: str
+    tag: str
+    size: int
+
+    @property
+    def key(self) -> str:
+        """The key of the object's digest in the cache."""
+        text = json.dumps([read_access(self.place).address, self.place, self.tag, self.size])
+        return f"object-{hashlib.sha256(text.encode()).hexdigest()}"
+
+
 # ------------------------------------------------------------------------------------- identity
 
 
 def content_identity(path: str, named: bool = False, digest_pieces: DigestPieces | None = None) -> str:
-    """Return the identity of a file or folder.
+    """Return the identity of a file, folder, object or place.
 
     Some 100 bytes are held per file.
 
     Args:
-        path: a file or a folder on this machine.
+        path: a file or a folder on this machine, or a URI in an object storage, with all objects below it.
         named: true if file names count, because they describe the content or the file order matters.
         digest_pieces: a function that returns each piece's SHA-256; None for threads in this process.
 
     Raises:
-        DataError: there are no files, or one changed while it was read.
+        DataError: there are no files, or one changed while it was read. StoreError: the storage does not
+            answer, or refuses.
     """
-    root = Path(path)
-    files = list_files(root)
-    if not files:
-        raise DataError(f"no files at {path}", "check the path")
-    stamps = {str(file): read_stamp(file) for file in files}
-    digests = digest_files(stamps, digest_pieces or digest_in_threads)
-    contents = [
-        make_content(str(root), str(file), stamps[str(file)].size, digests[str(file)], named)
-        for file in files
-    ]
-    return files_identity(contents)
+    digest_pieces = digest_pieces or digest_in_threads
+    if is_remote(path):
+        root, hint = arrow_uri(path).rstrip("/"), "check the address"
+        objects = read_object_stamps(root)
+        sizes = {place: stamp.size for place, stamp in objects.items()}
+        digests = _digest_objects(root, objects, digest_pieces)
+    else:
+        root, hint = str(Path(path)), "check the path"
+        stamps = {str(file): read_stamp(file) for file in list_files(Path(path))}
+        sizes = {file: stamp.size for file, stamp in stamps.items()}
+        digests = digest_files(stamps, digest_pieces)
+    if not sizes:
+        raise DataError(f"no files at {path}", hint)
+    return files_identity(make_content(root, file, n, digests[file], named) for file, n in sizes.items())
 
 
 def make_content(root: str, file: str, size: int, digest: str, named: bool) -> Content:
@@ -168,13 +198,11 @@ def list_files(root: Path) -> list[Path]:
 
     Files are hidden as in Spark.
     """
-    return list(_walk(root)) if root.is_dir() else [root] if root.is_file() else []
-
-
-def _walk(root: Path) -> Iterator[Path]:
+    files = [root] if root.is_file() else []
     for folder, folders, names in os.walk(root, followlinks=True):
         folders[:] = [name for name in folders if not is_hidden(name)]
-        yield from (Path(folder, name) for name in names if not is_hidden(name))
+        files += [Path(folder, name) for name in names if not is_hidden(name)]
+    return files
 
 
 # ------------------------------------------------------------------------------------- digests
@@ -193,25 +221,42 @@ def digest_files(stamps: Mapping[str, Stamp], digest_pieces: DigestPieces) -> di
     if not missing:
         return digests
     clocks = {stamp.device: read_storage_clock(Path(file).parent) for file, stamp in missing.items()}
-    digests |= _digest_missing(missing, digest_pieces)
-    settled = {
-        stamp.key: digests[file]
-        for file, stamp in missing.items()
-        if stamp.is_settled(clocks[stamp.device])
-    }
-    cache.add(settled)
-    return digests
-
-
-def _digest_missing(stamps: Mapping[str, Stamp], digest_pieces: DigestPieces) -> dict[str, str]:
-    digests = digest_whole_files({file: stamp.size for file, stamp in stamps.items()}, digest_pieces)
-    for file, stamp in stamps.items():
+    digests |= _digest_whole({file: stamp.size for file, stamp in missing.items()}, digest_pieces)
+    for file, stamp in missing.items():
         if read_stamp(Path(file)) != stamp:
             raise change_error(file)
+    settled = (file for file, stamp in missing.items() if stamp.is_settled(clocks[stamp.device]))
+    cache.add({missing[file].key: digests[file] for file in settled})
     return digests
 
 
-def digest_whole_files(sizes: Mapping[str, int], digest_pieces: DigestPieces) -> dict[str, str]:
+def read_object_stamps(root: str) -> dict[str, ObjectStamp]:
+    """Return the present state of a place's visible objects.
+
+    Spark hides the others.
+    """
+    entries = stat_visible(root).items()
+    return {place: ObjectStamp(place, entry.tag, entry.size) for place, entry in entries}
+
+
+def _digest_objects(
+    root: str, stamps: dict[str, ObjectStamp], digest_pieces: DigestPieces
+) -> dict[str, str]:
+    """Return each object's digest, cached if unchanged. Raises DataError."""
+    cache = DigestCache()
+    cached = cache.read()
+    digests = {file: cached[stamp.key] for file, stamp in stamps.items() if stamp.key in cached}
+    missing = {file: stamp.size for file, stamp in stamps.items() if file not in digests}
+    if missing:
+        fresh = _digest_whole(missing, digest_pieces)
+        if read_object_stamps(root) != stamps:
+            raise change_error(root)
+        cache.add({stamps[file].key: digest for file, digest in fresh.items()})
+        digests |= fresh
+    return digests
+
+
+def _digest_whole(sizes: Mapping[str, int], digest_pieces: DigestPieces) -> dict[str, str]:
     """Return each file's digest from its pieces.
 
     Args:
@@ -225,19 +270,12 @@ def digest_whole_files(sizes: Mapping[str, int], digest_pieces: DigestPieces) ->
     try:
         digests = digest_pieces(pieces)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise DataError(
-            f"{error.filename or pieces[0][0]}: cannot be read: {reason}", "check the file"
-        ) from None
+        message = f"{error.filename or pieces[0][0]}: cannot be read: {error.strerror or error}"
+        raise DataError(message, "check the file") from None
     joined: dict[str, list[bytes]] = {}
     for (file, _), digest in zip(pieces, digests, strict=True):
         joined.setdefault(file, []).append(digest)
-    return {file: join_digests(some) for file, some in joined.items()}
-
-
-def join_digests(digests: Iterable[bytes]) -> str:
-    """Return a file's digest, from its pieces' digests in order."""
-    return hashlib.sha256(b"".join(digests)).hexdigest()
+    return {file: hashlib.sha256(b"".join(some)).hexdigest() for file, some in joined.items()}
 
 
 def digest_in_threads(pieces: Sequence[Piece]) -> list[bytes]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,14 +20,8 @@ from recbench_spark.sources.arrow_rows import as_double
 from recbench_spark.sources.list_columns import is_list
 from recbench_spark.sources.text_layouts import FOLDER_NOTES
 from recbench_spark.sources.text_lines import StoredTable
+from recbench_spark.storage import table_scans
 from recbench_spark.storage.local_files import formats_error, parquet_error, refuse_case
-from recbench_spark.storage.table_scans import (
-    Piece,
-    list_row_groups,
-    read_footer,
-    read_row_group,
-    spark_schema,
-)
 
 MOST_ROWS = 1 << 18
 
@@ -107,14 +101,16 @@ class ParquetFiles:
     name = "Parquet"
     endings: tuple[str, ...] = (PARQUET,)
 
-    def look(self, path: str) -> tuple[pa.Schema, list[tuple[Piece, int]]]:
+    def look(self, path: str) -> tuple[pa.Schema, list[tuple[table_scans.Piece, int]]]:
         """Read a file's footer."""
-        footer = read_footer(path)
-        return spark_schema(footer.schema), [(one, one.rows) for one in list_row_groups([path], [footer])]
+        footer = table_scans.read_footer(path)
+        return table_scans.spark_schema(footer.schema), [
+            (one, one.rows) for one in table_scans.list_row_groups([path], [footer])
+        ]
 
-    def read(self, path: str, piece: Piece, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    def read(self, path: str, piece: table_scans.Piece, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield a row group in batches."""
-        return read_row_group(piece, columns, MOST_ROWS)
+        return table_scans.read_row_group(piece, columns, MOST_ROWS)
 
 
 READERS: Mapping[str, FileReader] = {"parquet": ParquetFiles()}
@@ -192,7 +188,7 @@ def open_files(
         looked = [*pool.map(partial(_look, path=path, reader=reader), files)]
     for schema, _ in [] if any_case else looked:
         refuse_case(schema.names, path)
-    schemas = dict(zip(files, (schema for schema, _ in looked), strict=True))
+    schemas = {file: schema for file, (schema, _) in zip(files, looked, strict=True)}
     fields = _unite(path, schemas, wanted)
     folders = dict.fromkeys(name for values in files.values() for name in values)
     fields |= {name: pa.field(name, pa.string(), metadata=FOLDER_NOTES) for name in folders}
@@ -225,22 +221,26 @@ def _unite(path: str, schemas: Mapping[str, pa.Schema], wanted: Collection[str])
     """
     fields: dict[str, pa.Field] = {}
     first: dict[str, tuple[str, pa.Field]] = {}
-    clashes = set()
+    clashes: set[str] = set()
     for file, schema in schemas.items():
         for one in schema:
             place, known = first.setdefault(one.name.lower(), (file, one))
             if known.name != one.name and {known.name, one.name} & {*wanted}:
                 names = f"column {known.name} in {cut_name(place)} and {one.name} in {cut_name(file)}"
                 raise SchemaError(f"{path}: {names} differ in case alone", "one spelling in all files")
-            before = fields.setdefault(one.name, one.with_type(_in_micros(one.type)))
-            kind = _common_type(before.type, _in_micros(one.type))
-            if kind is None and one.name in wanted:
+            own = one.type
+            if pa.types.is_timestamp(own) and own.unit == "ns":
+                own = pa.timestamp("us", own.tz)
+            before = fields.setdefault(one.name, one.with_type(own))
+            kind = _common_type(before.type, own)
+            if kind is not None:
+                fields[one.name] = before.with_type(kind)
+            elif one.name in wanted:
                 names = f"{known.type} in {cut_name(place)}, {one.type} in {cut_name(file)}"
-                raise SchemaError(
-                    f"{path}: column {one.name} is of type {names}", "write files of one type"
-                )
-            clashes |= {one.name} if kind is None else set()
-            fields[one.name] = before if kind is None else before.with_type(kind)
+                message = f"{path}: column {one.name} is of type {names}"
+                raise SchemaError(message, "write files of one type")
+            else:
+                clashes.add(one.name)
             if pa.types.is_null(known.type):
                 first[one.name.lower()] = (file, one)
     return {name: one for name, one in fields.items() if name not in clashes}
@@ -249,12 +249,6 @@ def _unite(path: str, schemas: Mapping[str, pa.Schema], wanted: Collection[str])
 def cut_name(file: str) -> str:
     """Return the last part of a path or URI."""
     return file.rsplit("/", 1)[-1]
-
-
-def _in_micros(kind: pa.DataType) -> pa.DataType:
-    """Return a type with times in microseconds."""
-    is_finer = pa.types.is_timestamp(kind) and kind.unit == "ns"
-    return pa.timestamp("us", kind.tz) if is_finer else kind
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType:
@@ -280,12 +274,8 @@ def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     if is_list(one) and is_list(other):
         inner = _common_type(one.value_type, other.value_type)
         return None if inner is None else pa.list_(inner)
-    is_number = partial(_fits_any, tests=(pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal))
-    if not (is_number(one) and is_number(other)):
+    tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    if not all(any(test(kind) for test in tests) for kind in (one, other)):
         return None
     is_whole = all(pa.types.is_integer(kind) and kind != pa.uint64() for kind in (one, other))
     return pa.int64() if is_whole else pa.float64()
-
-
-def _fits_any(kind: pa.DataType, tests: Sequence[Callable[[pa.DataType], bool]]) -> bool:
-    return any(test(kind) for test in tests)

@@ -23,18 +23,9 @@ from pyspark.sql import functions as F
 from recbench_spark.core.inputs import Options, PinnedInput, look_once, normalise_path, time_travel_options
 from recbench_spark.engine.sessions import is_connect, open_tasks
 from recbench_spark.errors import DataError, FallbackToSpark
+from recbench_spark.sources import digests
 from recbench_spark.sources.delta_snapshots import Snapshot, read_frame_snapshot, read_snapshot
-from recbench_spark.sources.digests import (
-    PIECE,
-    Content,
-    Piece,
-    content_identity,
-    digest_in_threads,
-    digest_piece,
-    files_identity,
-    make_content,
-)
-from recbench_spark.sources.object_digests import object_identity
+from recbench_spark.sources.digests import PIECE, Piece
 from recbench_spark.sources.paths import check_path, exists
 from recbench_spark.sources.readers.paths import explain_errors, is_table, qualify_path, reach_storage
 from recbench_spark.storage.shared_arrays import escape_path
@@ -63,10 +54,8 @@ def identity(spark: SparkSession, path: str, *, named: bool = False, options: Op
     Raises:
         MissingError, DataError: nothing is there.
     """
-    reader_options = options or {}
-    return look_once(
-        path, reader_options, named, partial(_identify, spark, path, named, reader_options)
-    ).identity
+    reading = options or {}
+    return look_once(path, reading, named, partial(_identify, spark, path, named, reading)).identity
 
 
 def _identify(spark: SparkSession, path: str, named: bool, options: Options) -> PinnedInput:
@@ -80,9 +69,8 @@ def _identify(spark: SparkSession, path: str, named: bool, options: Options) -> 
             check_path(path)
         return _plain_input(spark, path, named)
     except AnalysisException:
-        raise DataError(
-            f"nothing to read at {path}", "check the path, or the name of a Delta table"
-        ) from None
+        hint = "check the path, or the name of a Delta table"
+        raise DataError(f"nothing to read at {path}", hint) from None
 
 
 # ------------------------------------------------------------------------------------- Delta
@@ -121,11 +109,14 @@ def _read_table_snapshot(spark: SparkSession, name: str, options: Options) -> Sn
 def _plain_input(spark: SparkSession, path: str, named: bool) -> PinnedInput:
     place = normalise_path(path)
     if Path(place).exists() or is_object_storage(place):
-        identify = object_identity if is_object_storage(place) else content_identity
-        look = partial(identify, place, named, partial(_digest_in_tasks, spark))
+        look = partial(digests.content_identity, place, named, partial(_digest_in_tasks, spark))
         digest = look()
         return PinnedInput(path, digest, None, look, digest)
-    sign_now = partial(_sign_listing, spark, path)
+
+    def sign_now() -> str:  # a digest of remote files' names, sizes and times
+        rows = _list_files(spark, path).select("path", "length", "modificationTime")
+        return hashlib.sha256(str(sorted(map(tuple, rows.collect()))).encode()).hexdigest()
+
     before = sign_now()
     return PinnedInput(path, _remote_identity(spark, path, named), None, sign_now, before)
 
@@ -135,14 +126,14 @@ def _digest_in_tasks(spark: SparkSession, pieces: Sequence[Piece]) -> list[bytes
 
     Nothing is shuffled; the driver holds 32 bytes per piece.
     """
-    if len(pieces) * PIECE <= DRIVER_BYTES or sum(_piece_length(piece) for piece in pieces) <= DRIVER_BYTES:
-        return digest_in_threads(pieces)
+    if len(pieces) * PIECE <= DRIVER_BYTES or sum(map(_measure_piece, pieces)) <= DRIVER_BYTES:
+        return digests.digest_in_threads(pieces)
     context = open_tasks(spark)
     tasks = min(len(pieces), 4 * context.defaultParallelism)
-    return context.parallelize(pieces, tasks).map(digest_piece).collect()
+    return context.parallelize(pieces, tasks).map(digests.digest_piece).collect()
 
 
-def _piece_length(piece: Piece) -> int:
+def _measure_piece(piece: Piece) -> int:
     path, first = piece
     if is_object_storage(path):  # to ask for the size of each would be a request each
         return PIECE
@@ -164,14 +155,16 @@ def _remote_identity(spark: SparkSession, path: str, named: bool) -> str:
         "path", "length", F.col("modificationTime").cast("string").alias("digest")
     )
     root = unquote(qualify_path(spark, path))
-    files: list[Content] = []
+    files: list[digests.Content] = []
     with explain_errors(path):
         for row in small.unionByName(large).collect():
             whole = row.length > REMOTE_BYTES
-            files.append(make_content(root, unquote(row.path), row.length, row.digest, named or whole))
+            files.append(
+                digests.make_content(root, unquote(row.path), row.length, row.digest, named or whole)
+            )
     if not files:
         raise DataError(f"no files at {path}", "check the path")
-    return files_identity(files)
+    return digests.files_identity(files)
 
 
 def _content_digest() -> Column:
@@ -188,9 +181,3 @@ def _content_digest() -> Column:
 
 def _concat(before: Column, one: Column) -> Column:
     return F.concat(before, one)
-
-
-def _sign_listing(spark: SparkSession, path: str) -> str:
-    """Return a digest of remote files' names, sizes and times."""
-    rows = _list_files(spark, path).select("path", "length", "modificationTime")
-    return hashlib.sha256(str(sorted(map(tuple, rows.collect()))).encode()).hexdigest()

@@ -14,7 +14,6 @@ from os import fspath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,16 +23,6 @@ from recbench_spark.errors import DataError, FallbackToSpark
 from recbench_spark.schemas import ID_KIND, ID_TYPE, IDS, require_names
 from recbench_spark.sources import arrow_files, arrow_rows
 from recbench_spark.sources.arrow_files import Problems
-from recbench_spark.sources.arrow_rows import (
-    as_double,
-    as_vectors,
-    combine_column,
-    distinct_ids,
-    encode_ids,
-    find_wrong_vectors,
-    read_column,
-    refuse_repeated,
-)
 from recbench_spark.sources.column_names import ColumnNames
 from recbench_spark.sources.dealt_ids import deal_ids
 from recbench_spark.sources.input_rules import check_width, refuse_unusable
@@ -42,7 +31,6 @@ from recbench_spark.sources.table_pieces import open_pieces, read_rows, read_unf
 from recbench_spark.sources.text_lines import StoredTable
 from recbench_spark.sources.text_tables import TextRules, read_text
 from recbench_spark.storage.blocks import ChangedRows, Engine, PieceRows, Rows, StoredRows
-from recbench_spark.storage.local_files import refuse_misspelt, require_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -71,11 +59,11 @@ class InputRows:
 
     def select(self, names: Mapping[str, str]) -> InputRows:
         """Return some columns under other names (new -> old)."""
-        fields = [self.schema.field(old).with_name(new) for new, old in names.items()]
+        schema = pa.schema([self.schema.field(old).with_name(new) for new, old in names.items()])
         if self.table is None:
-            return replace(self, rows=self.rows.rename(names), schema=pa.schema(fields))
+            return replace(self, rows=self.rows.rename(names), schema=schema)
         columns = [self.table.column(old) for old in names.values()]
-        return open_table(_require_engine(self.rows), pa.table(columns, schema=pa.schema(fields)))
+        return open_table(_require_engine(self.rows), pa.table(columns, schema=schema))
 
 
 @dataclass(frozen=True)
@@ -158,21 +146,22 @@ def _open_path(
 ) -> InputRows:
     spark, where, keeps = getattr(engine, "spark", None), f"{what} {path}", False
     if spark is not None:
-        from recbench_spark.sources.readers import tables  # noqa: PLC0415
+        from recbench_spark.sources.readers import logs  # noqa: PLC0415
 
-        keeps = tables.prepare_session(spark, path)
+        keeps = logs.prepare_session(spark, path)
     try:
         stored = open_pieces(path, needed)
     except FallbackToSpark:
         if spark is None:
             raise
-        return _open_checked(columns.rename_frame(tables.open_table(spark, path), what), needed, what, path)
+        frame = columns.rename_frame(logs.open_table(spark, path), what)
+        arrow_files.check_names(frame.columns, needed, what, path)
+        return _open_frame(frame, where)
     source = ColumnNames(columns.given)
     taken = source.take(stored.schema.names, what)
     schema = pa.schema([stored.schema.field(own).with_name(name) for name, own in taken.items()])
     item = schema.get_field_index("item_id")
-    may_split = item >= 0 and may_hold_texts(schema.names, what)
-    if may_split or (stored.line and stored.size <= TEXT_HERE):
+    if may_hold_texts(schema.names, what) or (stored.line and stored.size <= TEXT_HERE):
         whole = arrow_files.read_whole(stored)
         rows_here = arrow_files.check_table(whole, needed, what, path, columns=columns, keeps=keeps)
         return open_table(engine, rows_here)
@@ -183,25 +172,15 @@ def _open_path(
         schema = rename(stored.schema.empty_table()).schema
         rows: StoredRows = PieceRows(engine, stored.pieces, unfold)
     elif stored.line:
-        _check_names(schema.names, needed, what, path)
+        arrow_files.check_names(schema.names, needed, what, path)
         rules = TextRules(where, path, tuple(needed), keeps=keeps).check(stored.pieces, engine, taken)
         rows = PieceRows(engine, stored.pieces, partial(read_text, taken=taken, rules=rules))
         return InputRows(rows, rules.name_types(taken))
     else:
         rows = PieceRows(engine, stored.pieces, read_rows).rename(taken)
-    _check_names(schema.names, needed, what, path)
+    arrow_files.check_names(schema.names, needed, what, path)
     noted = [arrow_files.note_id_type(one) if one.name in IDS else one for one in schema]
     return InputRows(rows, pa.schema(noted), where=where)
-
-
-def _open_checked(frame: DataFrame, needed: Sequence[str], what: str, path: str) -> InputRows:
-    _check_names(frame.columns, needed, what, path)
-    return _open_frame(frame, f"{what} {path}")
-
-
-def _check_names(names: Sequence[str], needed: Sequence[str], what: str, path: str) -> None:
-    require_columns(names, needed, f"{what} {path}", path)
-    refuse_misspelt(names, arrow_files.list_optional(what), f"{what} {path}")
 
 
 def _select_tables(pieces: Iterable[pa.Table], columns: Sequence[str]) -> Iterator[pa.Table]:
@@ -238,15 +217,14 @@ class InputFacts:
 
     def __add__(self, other: InputFacts) -> InputFacts:
         """Return the facts from both pieces."""
-        ends = [one for one in (self.lengths, other.lengths) if one is not None]
         return InputFacts(
             self.n + other.n,
             _merge(self.wrong, other.wrong, add),
             _merge(self.ranges, other.ranges, _span),
             _merge(self.ids, other.ids, add),
             _merge(self.whole, other.whole, min),
-            _add_problems(self.problems, other.problems),
-            reduce(_span, ends) if ends else None,
+            _join(self.problems, other.problems, add),
+            _join(self.lengths, other.lengths, _span),
             self.present + other.present,
         )
 
@@ -263,14 +241,14 @@ class InputFacts:
         refuse_unusable(self.wrong, what)
 
 
-def _add_problems(one: Problems | None, other: Problems | None) -> Problems | None:
-    return one + other if one and other else one or other
-
-
 def _merge(
     one: Mapping[str, Any], other: Mapping[str, Any], join: Callable[[Any, Any], Any]
 ) -> dict[str, Any]:
-    return {**one, **{name: join(one[name], new) if name in one else new for name, new in other.items()}}
+    return {name: _join(one.get(name), other.get(name), join) for name in dict.fromkeys((*one, *other))}
+
+
+def _join(one: Any, other: Any, join: Callable[[Any, Any], Any]) -> Any:
+    return other if one is None else one if other is None else join(one, other)
 
 
 def _span(one: tuple[Any, Any], other: tuple[Any, Any]) -> tuple[Any, Any]:
@@ -303,13 +281,13 @@ class Typing:
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns to read."""
-        more = (*(["vector"] if self.vectors else []), *(["bias"] if self.bias else []))
+        more = ["vector"] * self.vectors + ["bias"] * self.bias
         return (*self.ids, *self.values, *more, *self.others)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Columns in typed rows."""
-        return (*self.ids, *self.values, *(("vector", "bias") if self.vectors else ()), *self.others)
+        return (*self.ids, *self.values, *(["vector", "bias"] * self.vectors), *self.others)
 
 
 def check_input(
@@ -355,7 +333,7 @@ def check_vectors(table: InputRows, name: str, what: str, *, biased: bool = True
 
 
 def _check(table: InputRows, rules: Typing) -> CheckedInput:
-    refuse_repeated(table.schema.names, rules.columns, rules.what)
+    arrow_rows.refuse_repeated(table.schema.names, rules.columns, rules.what)
     if table.table is not None:
         typed, facts = type_table(table.table.select(list(dict.fromkeys(rules.columns))), rules)
         rows: Rows = PieceRows(_require_engine(table.rows), [typed], _select_tables)
@@ -407,17 +385,13 @@ def type_table(table: pa.Table, rules: Typing, *, keep_errors: bool = False) -> 
         problems = Problems(rules.where, "")
         names = [name for name in rules.columns if name not in rules.ids]
         read = arrow_files.convert_columns(StoredTable(table), names, rules.where, problems)
-        table = pa.table(
-            {
-                **{name: table.column(name) for name in rules.ids},
-                **dict(zip(read.column_names, read.columns, strict=True)),
-            }
-        )
+        ids = table.select(list(rules.ids))
+        table = pa.table([*ids.columns, *read.columns], [*ids.column_names, *read.column_names])
     columns: dict[str, pa.Array] = {}
     whole = {}
     for name in rules.ids:
         try:
-            noted, columns[name] = encode_ids(table, name, rules.what)
+            noted, columns[name] = arrow_rows.encode_ids(table, name, rules.what)
             whole[name] = noted.metadata[ID_KIND.encode()] == b"integer"
         except DataError:
             wrong = find_wrong_ids(table.column(name), f"{rules.what}: {name}")
@@ -426,17 +400,15 @@ def type_table(table: pa.Table, rules: Typing, *, keep_errors: bool = False) -> 
             return table, InputFacts(len(table), ids={name: wrong}, problems=problems)
     values = {name: _convert(table, name, kind, rules.what) for name, kind in rules.values.items()}
     if rules.vectors:
-        values["vector"] = as_vectors(read_column(table, "vector", rules.what), rules.what)
-        values["bias"] = _read_bias(table, rules)
-    columns |= values | {name: combine_column(table.column(name)) for name in rules.others}
+        values["vector"] = arrow_rows.as_vectors(
+            arrow_rows.read_column(table, "vector", rules.what), rules.what
+        )
+        values["bias"] = pa.array(np.zeros(len(table)))
+        if rules.bias:
+            values["bias"] = arrow_rows.as_double(arrow_rows.read_column(table, "bias", rules.what), "bias")
+    columns |= values | {name: arrow_rows.combine_column(table.column(name)) for name in rules.others}
     facts = _count_unusable(columns, rules)
     return pa.table(columns), replace(facts, whole=whole, problems=problems)
-
-
-def _read_bias(table: pa.Table, rules: Typing) -> pa.Array:
-    if not rules.bias:
-        return pa.array(np.zeros(len(table)))
-    return as_double(read_column(table, "bias", rules.what), "bias")
 
 
 def _convert(table: pa.Table, name: str, kind: str, what: str) -> pa.Array:
@@ -444,24 +416,29 @@ def _convert(table: pa.Table, name: str, kind: str, what: str) -> pa.Array:
 
     NULL also replaces values which do not fit the type.
     """
-    column = read_column(table, name, what)
-    return arrow_rows.as_long(column, name) if kind == "long" else as_double(column, name, exact=True)
+    column = arrow_rows.read_column(table, name, what)
+    return (
+        arrow_rows.as_long(column, name)
+        if kind == "long"
+        else arrow_rows.as_double(column, name, exact=True)
+    )
 
 
 def _count_unusable(columns: Mapping[str, pa.Array], rules: Typing) -> InputFacts:
-    valid = {name: columns[name].is_valid().to_numpy(zero_copy_only=False) for name in rules.ids}
-    has_item = valid.get("item_id", np.ones(len(next(iter(columns.values()))), bool))
+    valid = {name: np.asarray(columns[name].is_valid()) for name in rules.ids}
     if rules.vectors:
-        bad = find_wrong_vectors(columns["vector"], columns["bias"])
-        wrong = {rules.ids[0]: int((~valid[rules.ids[0]]).sum()), **bad}
-        return _measure_vectors(columns["vector"], wrong)
+        vectors, (name, *_) = columns["vector"], rules.ids
+        wrong = {name: int((~valid[name]).sum()), **arrow_rows.find_wrong_vectors(vectors, columns["bias"])}
+        lengths = _find_ends(pc.list_value_length(vectors))
+        return InputFacts(len(vectors), wrong, lengths=lengths, present=len(vectors) - vectors.null_count)
+    has_item = valid.get("item_id", np.ones(len(next(iter(columns.values()))), bool))
     bad_values = {name: arrow_rows.mask_unusable(name, columns[name]) for name in rules.values}
     if rules.empty_items:
         bad_values = {name: bad & has_item for name, bad in bad_values.items()}
     else:
         bad_values |= {name: ~valid[name] for name in rules.ids if name != "user_id"}
     bad_values |= {name: ~valid[name] for name in rules.ids if name == "user_id"}
-    ranges = {name: _find_range(columns[name], has_item) for name in rules.values}
+    ranges = {name: _find_ends(columns[name].filter(pa.array(has_item))) for name in rules.values}
     return InputFacts(
         len(has_item),
         {name: int(bad.sum()) for name, bad in bad_values.items()},
@@ -469,21 +446,16 @@ def _count_unusable(columns: Mapping[str, pa.Array], rules: Typing) -> InputFact
     )
 
 
-def _measure_vectors(vectors: pa.Array, wrong: Mapping[str, int]) -> InputFacts:
-    ends = pc.min_max(pc.list_value_length(vectors)).as_py()
-    lengths = None if ends["min"] is None else (ends["min"], ends["max"])
-    return InputFacts(len(vectors), wrong, lengths=lengths, present=len(vectors) - vectors.null_count)
-
-
-def _find_range(column: pa.Array, has_item: npt.NDArray[np.bool_]) -> tuple[float, float] | None:
-    ends = pc.min_max(column.filter(pa.array(has_item))).as_py()
-    return None if ends["min"] is None else (ends["min"], ends["max"])
+def _find_ends(column: pa.Array) -> tuple[Any, Any] | None:
+    """Return the smallest and the largest value, if there is any."""
+    low, high = pc.min_max(column).as_py().values()
+    return None if low is None else (low, high)
 
 
 def count_distinct(engine: Engine, rows: CheckedInput, name: str) -> int:
     """Count the distinct ids in a column."""
     if rows.table is not None:
-        return len(distinct_ids([rows.table.column(name)]))
+        return len(arrow_rows.distinct_ids([rows.table.column(name)]))
     dealt = deal_ids(engine, ((rows.rows, name),), engine.count_tasks(rows.n))
     return sum(dealt.each(len))
 

@@ -7,15 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from recbench_spark.core import ids
 from recbench_spark.core.checks import Check
-from recbench_spark.core.ids import (
-    FEW,
-    NEARLY_ALL,
-    IdOverlap,
-    IdSides,
-    find_other_spelling,
-    refuse_other_spelling,
-)
 from recbench_spark.errors import DataError
 from recbench_spark.schemas import IDS, require_names
 
@@ -46,31 +39,28 @@ def refuse_unusable(wrong: Mapping[str, int], what: str) -> None:
     """Raise DataError for the first column with an unusable value."""
     for name, n in wrong.items():
         if n:
-            raise DataError(
-                f"{what}: {n} rows whose {name} is {_describe_unusable(name)}",
-                MISSING_ID if name in IDS else "leave these rows out, or mend the system that wrote them",
-            )
+            hint = MISSING_ID if name in IDS else "leave these rows out, or mend the system that wrote them"
+            message = f"{what}: {n} rows whose {name} is {UNUSABLE.get(name, BEYOND_FLOAT64)}"
+            raise DataError(message, hint)
 
 
 MISSING_ID = (
     "leave these rows out; to count a place as a miss, give it an id that no other item has, such as 'none'"
 )
 
-
-def _describe_unusable(name: str) -> str:
-    if name in IDS:
-        return "NULL, NaN or an empty field"
-    if name == "rank":
-        return "a rank below 1, NULL or not a whole number, or 2^53 and more, where float64 merges ranks"
-    return "NULL, NaN, infinite or, of whole numbers, beyond 2^53"
+BEYOND_FLOAT64 = "NULL, NaN, infinite or, of whole numbers, beyond 2^53"
+UNUSABLE = {
+    **dict.fromkeys(IDS, "NULL, NaN or an empty field"),
+    "rank": "a rank below 1, NULL or not a whole number, or 2^53 and more, where float64 merges ranks",
+}
+"""Unusable values in a column, in words."""
 
 
 def refuse_different_widths(dims: Sequence[int], what: Sequence[str]) -> None:
     """Raise DataError if two vector tables have different widths."""
     if dims[0] != dims[1]:
-        raise DataError(
-            f"{what[0]} has {dims[0]} dimensions, {what[1]} has {dims[1]}", "both must be of one model"
-        )
+        message = f"{what[0]} has {dims[0]} dimensions, {what[1]} has {dims[1]}"
+        raise DataError(message, "both must be of one model")
 
 
 def check_width(shortest: int, longest: int, rows: int, not_null: int, distinct: int, *, what: str) -> int:
@@ -87,7 +77,7 @@ def check_width(shortest: int, longest: int, rows: int, not_null: int, distinct:
 
 
 def report_common_ids(
-    overlap: IdOverlap, sides: IdSides, name: str, what: tuple[str, str], *, must: bool
+    overlap: ids.IdOverlap, sides: ids.IdSides, name: str, what: tuple[str, str], *, must: bool
 ) -> list[Check]:
     """Report the result of `check_common_ids`.
 
@@ -96,30 +86,28 @@ def report_common_ids(
     """
     if not (overlap.fails(must) or overlap.few):
         return _warn_other_spelling(overlap, sides, name, what)
-    refuse_other_spelling(overlap, sides)
+    ids.refuse_other_spelling(overlap, sides)
     left, right = sides.read_examples()
     if overlap.fails(must):
         overlap.refuse(left, right)
     apart, detail = 1 - overlap.share, overlap.describe(left, right)
-    return [Check(f"{name} of {what[0]} not in {what[1]}", apart, 1 - FEW, "warning", detail)]
+    return [Check(f"{name} of {what[0]} not in {what[1]}", apart, 1 - ids.FEW, "warning", detail)]
 
 
 def _warn_other_spelling(
-    overlap: IdOverlap, sides: IdSides, name: str, what: tuple[str, str]
+    overlap: ids.IdOverlap, sides: ids.IdSides, name: str, what: tuple[str, str]
 ) -> list[Check]:
     """Warn if nearly all ids would match in another spelling."""
-    respelling = find_other_spelling(overlap, sides, NEARLY_ALL) if overlap.share < NEARLY_ALL else None
+    respelling = (
+        ids.find_other_spelling(overlap, sides, ids.NEARLY_ALL) if overlap.share < ids.NEARLY_ALL else None
+    )
     if respelling is None:
         return []
     (meeting, without), (left, right) = respelling, sides.drop_common().read_examples()
     detail = f"{meeting.common} of {min(meeting.n)} would be common without {without}; "
     detail += overlap.describe(left, right)
-    lost = 1 - overlap.share
-    return [
-        Check(
-            f"{name} of {what[0]} and {what[1]} in two spellings", lost, 1 - NEARLY_ALL, "warning", detail
-        )
-    ]
+    title = f"{name} of {what[0]} and {what[1]} in two spellings"
+    return [Check(title, 1 - overlap.share, 1 - ids.NEARLY_ALL, "warning", detail)]
 
 
 def name_known_items(kind: str) -> str:
@@ -134,7 +122,7 @@ MOST = 0.5
 """Share of the truth's items that may be unknown without a warning."""
 
 
-def report_unknown_truth(overlap: IdOverlap, sides: IdSides, known: str) -> list[Check]:
+def report_unknown_truth(overlap: ids.IdOverlap, sides: ids.IdSides, known: str) -> list[Check]:
     """Report how many truth items a known catalogue has.
 
     Args:

@@ -10,16 +10,15 @@ import io
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import IO, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 
 from recbench_spark.errors import DataError
 from recbench_spark.sources.text_lines import split_lines
-from recbench_spark.sources.text_pieces import BAD_LINE, MARK, LinePiece, read_texts
+from recbench_spark.sources.text_pieces import BAD_LINE, MARK, LinePiece, TextLayout, read_texts
 from recbench_spark.storage.local_files import bare_name, open_stream
 
 FIRST_LINES = 100
@@ -80,11 +79,6 @@ def find_bad_line(path: str, plain: Collection[str] = (), most: int | None = Non
     return None
 
 
-def has_objects(path: str) -> bool:
-    """Return whether a first line is a JSON object."""
-    return any(describe_line(line) is None for _, line in islice(_read_lines(path), FIRST_LINES))
-
-
 MOST_HEADS = 100
 """Files in a folder whose first lines are looked at."""
 
@@ -102,8 +96,10 @@ def check_head(place: str, plain: Sequence[str], *, strict: bool) -> None:
         check_first_lines(place, plain)
         return
     bad = find_bad_line(place, (), most=1)
-    if bad is not None and (" array " in bad.what or not has_objects(place)):
-        raise bad.make_error(place)
+    if bad is not None:
+        first = islice(_read_lines(place), FIRST_LINES)
+        if " array " in bad.what or all(describe_line(line) is not None for _, line in first):
+            raise bad.make_error(place)
 
 
 def find_bad_object(files: Iterable[str], names: Collection[str]) -> str:
@@ -123,19 +119,14 @@ def _read_lines(path: str) -> Iterator[tuple[int, str]]:
 
     A byte order mark is left out.
     """
-    with _open_lines(path) as stream:
+    with open_stream(path) as raw_stream:
+        stream = io.BufferedReader(cast("io.RawIOBase", raw_stream))
         number = 0
         while raw := stream.readline(LONGEST_LINE):
             number += 1
             line = raw.decode("utf-8", errors="replace").removeprefix("\ufeff").strip()
             if line:
                 yield number, line
-
-
-@contextmanager
-def _open_lines(path: str) -> Iterator[IO[bytes]]:
-    with open_stream(path) as stream:
-        yield cast("IO[bytes]", io.BufferedReader(cast("io.RawIOBase", stream)))
 
 
 def describe_line(line: str, plain: Collection[str] = ()) -> tuple[str, str] | None:
@@ -189,7 +180,7 @@ def _describe_text(line: str, shown: str) -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
-class Objects:
+class Objects(TextLayout):
     """Layout with an object per line; values stay as written.
 
     Attributes:
@@ -202,8 +193,6 @@ class Objects:
     plain: tuple[str, ...]
     encoding: str = "utf-8"
     line: str = "an object of JSON in a line, with text or numbers as ids"
-    divisible: bool = True
-    carries: bool = False
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -266,9 +255,7 @@ def _make_texts(values: Sequence[Any]) -> pa.Array:
     try:
         return pa.array(values, pa.string())
     except (pa.ArrowException, UnicodeEncodeError):  # true, objects, or halves of characters
-        return pa.array(map(_write_value, values), pa.string())
-
-
-def _write_value(value: Any) -> str | None:
-    text = value if value is None or isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return None if text is None else text.encode(errors="replace").decode()
+        texts = (one if isinstance(one, str) else json.dumps(one, ensure_ascii=False) for one in values)
+        written = (text.encode(errors="replace").decode() for text in texts)
+        rows = [None if one is None else text for one, text in zip(values, written, strict=True)]
+        return pa.array(rows, pa.string())

@@ -75,11 +75,8 @@ def unfold_table(table: pa.Table, what: str) -> pa.Table:
         table = _split_table(table)
     if not is_list(table.schema.field("item_id").type):
         return table
-    lists = {
-        name: _combine(table.column(name))
-        for name in VALUES
-        if name in table.column_names and is_list(table.schema.field(name).type)
-    }
+    names = {one.name for one in table.schema if is_list(one.type)}
+    lists = {name: _combine(table.column(name)) for name in VALUES if name in names}
     length = pc.fill_null(pc.list_value_length(lists["item_id"]), 0).to_numpy()
     rows = np.maximum(length, 1) if what == "truth" else length
     row_n = np.repeat(np.arange(len(rows)), rows)
@@ -116,23 +113,17 @@ def _split_table(table: pa.Table) -> pa.Table:
     if separator is None:
         return table
     parts = pc.split_pattern(pc.replace_substring_regex(column, AROUND, ""), separator)
-    lists = [
-        [bare for part in cell or () if (bare := _strip(part))] for cell in parts.to_pylist()
-    ]  # fmt: skip
+    cells = ((part.strip(" \t\r\n[](){}'\"") for part in cell or ()) for cell in parts.to_pylist())
+    lists = [[part for part in cell if part] for cell in cells]
     at = table.column_names.index("item_id")
     return table.set_column(at, "item_id", pa.array(lists, pa.list_(pa.string())))
-
-
-def _strip(text: str) -> str:
-    return text.strip(" \t\r\n[](){}'\"")
 
 
 def _open_structs(columns: dict[str, pa.Array], what: str) -> dict[str, pa.Array]:
     items = columns["item_id"]
     if not pa.types.is_struct(items.type):
         return columns
-    names = [field.name for field in items.type]
-    item, number = name_fields(names, what)
+    item, number = name_fields([field.name for field in items.type], what)
     columns["item_id"] = pc.struct_field(items, item)
     if number and what in NUMBERS:
         columns[NUMBERS[what]] = pc.struct_field(items, number)
@@ -150,9 +141,8 @@ def name_fields(names: Sequence[str], what: str) -> tuple[str, str | None]:
     numbers = [name for name in names if name.lower() in FIELDS]
     items = [name for name in names if name not in numbers]
     if len(items) != 1:
-        raise SchemaError(
-            f"{what}: which of {', '.join(names)} is the item?", "give a struct<item, rating>"
-        )
+        message = f"{what}: which of {', '.join(names)} is the item?"
+        raise SchemaError(message, "give a struct<item, rating>")
     return items[0], next(iter(numbers), None)
 
 
@@ -173,11 +163,8 @@ def unfold_frame(frame: DataFrame, what: str) -> DataFrame:
             bare = F.split(F.regexp_replace("item_id", AROUND, ""), f"[{separator}]")
             parts = F.transform(bare, lambda part: F.regexp_replace(part, AROUND, ""))
             frame = frame.withColumn("item_id", F.filter(parts, lambda part: part != ""))
-    lists = [
-        name
-        for name in VALUES
-        if name in frame.columns and isinstance(frame.schema[name].dataType, T.ArrayType)
-    ]
+    arrays = {one.name for one in frame.schema if isinstance(one.dataType, T.ArrayType)}
+    lists = [name for name in VALUES if name in arrays]
     if "item_id" not in lists:
         return frame
     others = [F.col(f"`{name}`") for name in frame.columns if name not in lists]

@@ -20,10 +20,16 @@ from recbench_spark.core.ids import EXACT_BITS, IDS_AS_TEXT, SAFE_DIGITS, drop_e
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.schemas import IDS
 from recbench_spark.sources.arrow_rows import SPARK_NAMES, as_double, combine_column, is_text, spell_values
-from recbench_spark.sources.log_times import convert_times
 from recbench_spark.sources.text_layouts import IN_UTF8
 from recbench_spark.sources.text_pieces import BAD_LINE, FILE
-from recbench_spark.sources.times import LATEST, MICROS_PER_UNIT, STORED, TIME_TEXT, time_hint
+from recbench_spark.sources.times import (
+    LATEST,
+    MICROS_PER_UNIT,
+    STORED,
+    TIME_TEXT,
+    convert_times,
+    time_hint,
+)
 
 Bools = npt.NDArray[np.bool_]
 
@@ -143,7 +149,6 @@ def check_rows(rows: pa.Table, rules: LogRules) -> Checked:
     Raises:
         SchemaError: a column has a type that cannot be read.
     """
-    raw = {name: combine_column(rows.column(source)) for name, source in rules.sources.items()}
     columns: dict[str, pa.Array] = {}
     marks: list[Mark] = []
     kinds: dict[str, str] = {}
@@ -151,8 +156,8 @@ def check_rows(rows: pa.Table, rules: LogRules) -> Checked:
         broken = is_set(rows.column(BAD_LINE))
         marks.append(Mark(BAD_LINE, rules.line, broken))
     unit = ""
-    for name, array in raw.items():
-        source = rules.sources[name]
+    for name, source in rules.sources.items():
+        array = combine_column(rows.column(source))
         if name in IDS:
             columns[name], mistakes, kinds[name] = _check_ids(array, source, rules)
         elif name == "rating":
@@ -161,8 +166,7 @@ def check_rows(rows: pa.Table, rules: LogRules) -> Checked:
             columns[name], mistakes, unit = _check_times(array, source, rules)
         else:
             columns[name] = array.cast(pa.string())
-            is_part = pc.is_in(columns[name], pa.array(PARTS)).to_numpy(zero_copy_only=False)
-            wrong = ~is_part & is_set(array)
+            wrong = ~_as_mask(pc.is_in(columns[name], pa.array(PARTS))) & is_set(array)
             mistakes = [Mark(source, f"one of {', '.join(PARTS)}", wrong)]
         marks += mistakes if name in rules.nullable else _refuse_nulls(columns[name], source, mistakes)
     for name in rules.attributes if rules.line and not rules.keeps_replacements else ():
@@ -183,13 +187,11 @@ def _refuse_nulls(column: pa.Array, source: str, found: Sequence[Mark]) -> list[
 
 def is_set(column: pa.Array | pa.ChunkedArray) -> Bools:
     """Mark where there is a value."""
-    mask: Bools = np.asarray(column.is_valid())
-    return mask
+    return np.asarray(column.is_valid(), np.bool_)
 
 
 def _as_mask(values: pa.Array) -> Bools:
-    mask: Bools = np.asarray(pc.fill_null(values, False))
-    return mask
+    return np.asarray(pc.fill_null(values, False), np.bool_)
 
 
 def _is_undecoded(column: pa.Array | pa.ChunkedArray) -> Bools:
@@ -212,7 +214,8 @@ def _check_ids(array: pa.Array, source: str, rules: LogRules) -> Ids:
         return _float_ids(array.cast(pa.float64()), source, EXACT_BITS[str(kind)])
     if pa.types.is_decimal(kind) or kind == pa.uint64():
         return _decimal_ids(array, source)
-    if is_text(kind) or any(test(kind) for test in BINARY):
+    of_bytes = pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
+    if is_text(kind) or of_bytes or pa.types.is_binary(kind) or pa.types.is_fixed_size_binary(kind):
         return _convert_texts(array, source)
     is_flag = pa.types.is_boolean(kind)
     if not (is_flag or pa.types.is_null(kind) or pa.types.is_integer(kind)):
@@ -221,14 +224,6 @@ def _check_ids(array: pa.Array, source: str, rules: LogRules) -> Ids:
     ids = array.cast(pa.string() if is_flag else pa.int64())
     mark = Mark(source, "an id", np.zeros(len(array), np.bool_), IDS_AS_TEXT)
     return ids, [mark], "string" if is_flag else "integer"
-
-
-BINARY = (
-    pa.types.is_binary,
-    pa.types.is_large_binary,
-    pa.types.is_binary_view,
-    pa.types.is_fixed_size_binary,
-)
 
 
 def _field_ids(array: pa.Array, source: str, rules: LogRules) -> Ids:
@@ -268,9 +263,7 @@ def _convert_texts(array: pa.Array, source: str) -> Ids:
         text.validate(full=True)
     except pa.ArrowInvalid:
         bad = np.array([not is_utf8(one) for one in binary.to_pylist()])
-        text = pa.array(
-            [one if one is None else one.decode(errors="replace") for one in binary.to_pylist()]
-        )
+        text = pa.array([one and one.decode(errors="replace") for one in binary.to_pylist()], pa.string())
     return drop_empty(text), [Mark(source, "text in UTF-8", bad, IDS_AS_TEXT)], "string"
 
 
@@ -399,10 +392,8 @@ def find_rejects(rows: pa.Table, rules: LogRules) -> pa.Table:
     texts = bad.column(BAD_LINE).to_pylist() if rules.line else [None] * len(bad)
     lines = [_show_row(row) if text is None else text for row, text in zip(objects, texts, strict=True)]
     files = [file or rules.where for file in bad.column(FILE).to_pylist()]
-    return pa.table({
-        "file": pa.array(files, pa.string()), "line": pa.array(lines, pa.string()),
-        "reason": pa.array(reasons, pa.string()),
-    })  # fmt: skip
+    columns = [pa.array(column, pa.string()) for column in (files, lines, reasons)]
+    return pa.table(columns, ["file", "line", "reason"])
 
 
 def _show_row(row: Mapping[str, object]) -> str:

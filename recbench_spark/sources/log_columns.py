@@ -9,23 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import NoReturn
 
 import numpy as np
 
 from recbench_spark.errors import ConfigError, DataError, nearest
+from recbench_spark.sources import times
 from recbench_spark.sources.column_names import LOG_NAMES, strip_name
 from recbench_spark.sources.json_objects import find_bad_line
 from recbench_spark.sources.log_files import LogFile
 from recbench_spark.sources.log_values import ColumnFacts
 from recbench_spark.sources.table_pieces import list_files
-from recbench_spark.sources.times import (
-    LATEST,
-    MICROS_PER_UNIT,
-    TIME_FORMATS,
-    describe_misread_times,
-    guess_unit,
-)
 
 FLAGS = {
     "user_id": "--user-column",
@@ -91,7 +86,8 @@ def choose_columns(
     missing = [role for role in ("user_id", "item_id") if role not in chosen]
     if missing:
         message = f"{log.path}: no column is known to be {' or '.join(missing)}"
-        raise ConfigError(message, _describe_missing(missing, columns))
+        shown = "; ".join(f"{column.name}: {', '.join(column.samples[:2])}" for column in columns[:12])
+        raise ConfigError(message, f"add {' '.join(f'{FLAGS[role]} NAME' for role in missing)}, of {shown}")
     for role, find in (("event_time", _find_time), ("rating", _find_rating)):
         column = find(log, free) if role not in chosen and names.get(role) != NONE else None
         if column is not None:
@@ -102,7 +98,9 @@ def choose_columns(
     _refuse_twice(chosen)
     _refuse_words(chosen.get("rating"))
     own = _find_own_names(columns, chosen)
-    _refuse_own_names({role: name for role, name in own.items() if names.get(role) != NONE})
+    if read := next((role for role in own if names.get(role) != NONE), None):
+        hint = f"rename it in the file, or add {FLAGS[read]} {own[read]} or {FLAGS[read]} {NONE}"
+        raise ConfigError(f"a night reads the column {own[read]} as {read}", hint)
     if "event_time" not in chosen:
         return ChosenColumns(chosen, None, "", has_offsets=False, unread=tuple(own))
     time = chosen["event_time"]
@@ -182,7 +180,9 @@ def _is_epoch(column: ColumnFacts) -> bool:
     if not column.is_numeric or column.highest is None:
         return False
     lowest = column.highest if column.lowest in (None, 0, -1) else column.lowest
-    return guess_unit(column.highest) is not None and guess_unit(lowest) == guess_unit(column.highest)
+    return times.guess_unit(column.highest) is not None and times.guess_unit(lowest) == times.guess_unit(
+        column.highest
+    )
 
 
 def _is_compact(column: ColumnFacts) -> bool:
@@ -258,8 +258,8 @@ def _choose_format(log: LogFile, time: ColumnFacts, given: str | None) -> str:
     if given is None and not time.is_other_date:
         return ""
     pattern = re.sub(r"([MdHh])\1", r"\1", given) if given is not None else None
-    if pattern is not None and pattern not in TIME_FORMATS:
-        raise ConfigError(f"--time-format {given} is not known", nearest(pattern, TIME_FORMATS))
+    if pattern is not None and pattern not in times.TIME_FORMATS:
+        raise ConfigError(f"--time-format {given} is not known", nearest(pattern, times.TIME_FORMATS))
     if log.reader not in ("csv", "json"):
         _refuse_text(time)
     if pattern in time.formats:
@@ -281,18 +281,11 @@ def _may_be(role: str, column: ColumnFacts) -> bool:
     return column.is_numeric or is_time if role == "event_time" else not is_time
 
 
-def _describe_missing(roles: Sequence[str], columns: Sequence[ColumnFacts]) -> str:
-    shown = "; ".join(f"{column.name}: {', '.join(column.samples[:2])}" for column in columns[:12])
-    return f"add {' '.join(f'{FLAGS[role]} NAME' for role in roles)}, of {shown}"
-
-
 def _refuse_twice(chosen: Mapping[str, ColumnFacts]) -> None:
-    names = [column.name for column in chosen.values()]
-    for role, column in chosen.items():
-        if names.count(column.name) > 1:
-            others = [one for one, other in chosen.items() if other.name == column.name and one != role]
-            hint = f"add {FLAGS[others[0]]} with another one"
-            raise ConfigError(f"{column.name} is taken for {role} and for {others[0]}", hint)
+    for (role, column), (other, same) in combinations(chosen.items(), 2):
+        if column.name == same.name:
+            hint = f"add {FLAGS[other]} with another one"
+            raise ConfigError(f"{column.name} is taken for {role} and for {other}", hint)
 
 
 def _refuse_nested(log: LogFile, ids: Sequence[ColumnFacts]) -> None:
@@ -323,13 +316,6 @@ def _find_own_names(columns: Sequence[ColumnFacts], chosen: Mapping[str, ColumnF
     return {role: rest[role] for role in FLAGS if role in rest and role not in chosen}
 
 
-def _refuse_own_names(own: Mapping[str, str]) -> None:
-    """Refuse an unchosen column which a night would read."""
-    for role, name in own.items():
-        hint = f"rename it in the file, or add {FLAGS[role]} {name} or {FLAGS[role]} {NONE}"
-        raise ConfigError(f"a night reads the column {name} as {role}", hint)
-
-
 # -------------------------------------------------------------------------------------------- unit
 
 
@@ -349,8 +335,8 @@ def read_unit(time: ColumnFacts, unit: str | None) -> tuple[str, str]:
     ends = (time.lowest, time.highest)
     if unit is not None:
         return _check_unit(time.name, ends, unit)
-    fits = {str(guess_unit(end)) for end in ends}
-    if len(fits) == 1 and fits <= MICROS_PER_UNIT.keys():
+    fits = {str(times.guess_unit(end)) for end in ends}
+    if len(fits) == 1 and fits <= times.MICROS_PER_UNIT.keys():
         only = fits.pop()
         return only, f"by {only} they are from {_day(ends[0], only)} to {_day(ends[1], only)}"
     raise _make_unit_error(time.name, ends)
@@ -360,8 +346,8 @@ def _check_stored(time: ColumnFacts, unit: str | None) -> None:
     if unit not in (None, "timestamp"):
         raise ConfigError(f"--time-unit {unit}: {time.name} has {time.first}, no numbers", "leave it out")
     if time.is_stored_time and time.first and time.last:
-        ends = (_micros(time.first), _micros(time.last))
-        mistake = describe_misread_times("log", time.name, ends)
+        ends = _read_micros(time.first), _read_micros(time.last)
+        mistake = times.describe_misread_times("log", time.name, ends)
         if mistake:
             raise DataError(*mistake)
 
@@ -369,23 +355,22 @@ def _check_stored(time: ColumnFacts, unit: str | None) -> None:
 def _check_unit(name: str, ends: tuple[float, float], unit: str) -> tuple[str, str]:
     if unit == "timestamp":
         raise ConfigError(f"--time-unit timestamp: {name} has numbers", "s, ms or us")
-    if ends[1] * MICROS_PER_UNIT[unit] >= LATEST:
-        raise ConfigError(
-            f"--time-unit {unit}: {ends[1]:.0f} is after the year 2099", "a finer unit: ms, us"
-        )
+    if ends[1] * times.MICROS_PER_UNIT[unit] >= times.LATEST:
+        message = f"--time-unit {unit}: {ends[1]:.0f} is after the year 2099"
+        raise ConfigError(message, "a finer unit: ms, us")
     return unit, f"as --time-unit says; from {_day(ends[0], unit)} to {_day(ends[1], unit)}"
 
 
 def _make_unit_error(name: str, ends: tuple[float, float]) -> ConfigError:
     """Return the error for numbers in no unit or several."""
     shown = f"{name} is from {ends[0]:.15g} to {ends[1]:.15g}"
-    if {guess_unit(end) for end in ends} == {"ns"}:
+    if {times.guess_unit(end) for end in ends} == {"ns"}:
         hint = "these are nanoseconds since 1970: divide them by 1000, then --time-unit us"
         return ConfigError(f"{shown}, which no unit of a night fits", hint)
     if all(COMPACT.fullmatch(f"{end:.0f}") for end in ends):
         hint = "write them as 2026-01-31; or add --time-unit s where they are seconds"
         return ConfigError(f"{shown}: dates such as 20260131, or seconds of 1970", hint)
-    units = [unit for unit, factor in MICROS_PER_UNIT.items() if ends[1] * factor < LATEST]
+    units = [unit for unit, factor in times.MICROS_PER_UNIT.items() if ends[1] * factor < times.LATEST]
     days = "; ".join(f"by {unit} from {_day(ends[0], unit)} to {_day(ends[1], unit)}" for unit in units)
     hint = f"add --time-unit {' or '.join(units) or 's'}, or --time-column {NONE}"
     return ConfigError(f"{shown}, and no unit puts all of it between 1990 and 2099: {days}", hint)
@@ -400,14 +385,14 @@ def _refuse_text(time: ColumnFacts) -> NoReturn:
     raise ConfigError(f"{time.name} has {shown}, which are no times that a night reads", hint)
 
 
-def _micros(text: str) -> float:
+def _read_micros(text: str) -> float:
     """Return microseconds since 1970 for a time written by DuckDB."""
     return float(np.datetime64(text.replace(" ", "T").partition("+")[0], "us").astype(np.int64))
 
 
 def _day(number: float, unit: str) -> str:
     """Return the day of a number in a unit."""
-    micros = round(number * MICROS_PER_UNIT[unit])
+    micros = round(number * times.MICROS_PER_UNIT[unit])
     try:
         return str(np.datetime64(micros, "us").astype("datetime64[D]"))
     except (OverflowError, ValueError):

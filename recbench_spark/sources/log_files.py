@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,20 +28,7 @@ from recbench_spark.sources.log_sources import HERE, TextLog, find_text_files
 from recbench_spark.sources.table_pieces import find_place, is_delta, list_files, open_typed
 from recbench_spark.sources.text_layouts import LAYOUTS, MOVIELENS
 from recbench_spark.sources.text_pieces import split_file
-from recbench_spark.storage.local_files import (
-    COMPRESSED,
-    HEAD_BYTES,
-    WIDE_MARKS,
-    bare_name,
-    describe_content,
-    describe_undecoded,
-    find_hint,
-    head_lines,
-    read_chunks,
-    read_head,
-    split_line,
-    text_separator,
-)
+from recbench_spark.storage import local_files
 from recbench_spark.storage.table_scans import query_delta
 from recbench_spark.storage.text_forms import BLANKS, TO_UTF8, WIDE
 from recbench_spark.storage.uris import absolute_place
@@ -118,12 +106,12 @@ def open_log_file(
         return _open_folder(place, files, given)
     if reader := find_name(place):
         return _open_typed(place, reader)
-    kind = describe_content(place)[0]
+    kind = local_files.describe_content(place)[0]
     if kind == "Parquet":
         return _open_typed(place, "parquet")
-    is_packed = kind.startswith("compressed") and place.endswith(COMPRESSED)
+    is_packed = kind.startswith("compressed") and place.endswith(local_files.COMPRESSED)
     if kind != "text" and not is_packed and "TREC" not in kind:
-        hint = find_hint(kind, "write it as CSV or Parquet")
+        hint = local_files.find_hint(kind, "write it as CSV or Parquet")
         raise DataError(f"{path} is {kind or 'not text'}", hint)
     return _open_text(place, given)
 
@@ -142,18 +130,19 @@ def _open_folder(place: str, files: Sequence[str], given: _TextSettings) -> LogF
         if all(fnmatch.filter(names, pattern) for pattern in patterns):
             return LogFile(place, reader)
     known = dict.fromkeys(name for names in MOVIELENS.values() for name in names)
-    ratings = [file for file in files if bare_name(file) in known]
+    ratings = [file for file in files if local_files.bare_name(file) in known]
     if ratings:
         return _open_text(ratings[0], given)
     objects = (".json", ".jsonl", ".ndjson")
-    if text_separator(place, files) or (names and all(bare_name(one).endswith(objects) for one in names)):
+    if local_files.text_separator(place, files) or (
+        names and all(local_files.bare_name(one).endswith(objects) for one in names)
+    ):
         return replace(_open_text(files[0], given), path=place)
     typed = [one for one in names if one.endswith(PARQUET) or find_name(one)]
     if typed:
         return _open_typed(place, find_name(typed[0]) or "parquet")
-    raise ConfigError(
-        f"{place} is a folder with {', '.join(names[:10]) or 'nothing in it'}", "name the file of the log"
-    )
+    message = f"{place} is a folder with {', '.join(names[:10]) or 'nothing in it'}"
+    raise ConfigError(message, "name the file of the log")
 
 
 def _open_typed(place: str, reader: str) -> LogFile:
@@ -206,11 +195,8 @@ def open_rows(log: LogFile, names: Sequence[str] = ()) -> LogStream | pa.RecordB
     """
     if log.reader in ("csv", "json"):
         text = _find_text(log, names)
-        pieces: Sequence[TablePiece] = [
-            x for given, file, one in text.files for x in split_file(file, one, given)
-        ]
-        schema = pa.schema([(name, pa.string()) for name in names or text.names])
-        return LogStream(schema, pieces)
+        pieces = [*chain(*(split_file(file, one, given) for given, file, one in text.files))]
+        return LogStream(pa.schema([(name, pa.string()) for name in names or text.names]), pieces)
     try:
         opened = open_typed(log.path, log.reader, (), {})
     except FallbackToSpark:
@@ -221,9 +207,8 @@ def open_rows(log: LogFile, names: Sequence[str] = ()) -> LogStream | pa.RecordB
 
 def _find_text(log: LogFile, names: Sequence[str]) -> TextLog:
     if log.reader == "csv":
-        return find_text_files(
-            Dataset(name="log", reader="csv", path=log.path, options={**log.options}), HERE
-        )
+        given = Dataset(name="log", reader="csv", path=log.path, options={**log.options})
+        return find_text_files(given, HERE)
     files = list_files(log.path)
     layout = Objects(tuple(names) or list_keys(files, (), "utf-8"), ())
     return TextLog([(given, file, layout) for file, given in files.items()], log.path)
@@ -243,7 +228,7 @@ def _open_text(place: str, given: _TextSettings) -> LogFile:
 
 def _open_known(place: str) -> LogFile | None:
     """Return a text log whose file name tells its layout."""
-    layout = LAYOUTS.get(bare_name(place))
+    layout = LAYOUTS.get(local_files.bare_name(place))
     if not layout or not layout.names or "rating" not in layout.names:
         return None
     places = {name: f"_c{n}" for n, name in enumerate(layout.names)}
@@ -253,22 +238,21 @@ def _open_known(place: str) -> LogFile | None:
 
 def _open_fields(place: str, lines: Sequence[str], given: _TextSettings) -> LogFile:
     sep = given.separator or find_separator(lines, place)
-    fields = [split_line(line, sep) for line in lines]
+    fields = [local_files.split_line(line, sep) for line in lines]
     if len(fields[0]) < 2:
-        raise ConfigError(
-            f"{place}: one field in a line separated by {sep!r}", "add --separator, such as ';' or blanks"
-        )
+        raise ConfigError(f"{place}: one field in a line separated by {sep!r}", SEPARATOR_HINT)
     has_names = has_header(fields, place) if given.header is None else given.header
-    usual = "\t" if bare_name(place).endswith(".tsv") else ","
+    usual = "\t" if local_files.bare_name(place).endswith(".tsv") else ","
     options = {} if sep == usual else {"sep": sep}
-    if has_names:
-        names = _name_columns(fields[0])
-        _refuse_equal_names(names, place)
-        return LogFile(place, "csv", names, options)
-    if len(fields[0]) >= MATRIX_WIDTH:
+    if not has_names and len(fields[0]) >= MATRIX_WIDTH:
         raise _make_matrix_error(place)
-    names = tuple(f"_c{n}" for n in range(len(fields[0])))
-    return LogFile(place, "csv", names, {**options, "header": "false"})
+    # A column without a name, such as the index from pandas, gets Spark's name for it.
+    names = tuple((has_names and name) or f"_c{n}" for n, name in enumerate(fields[0]))
+    counts = Counter(map(str.lower, names))  # as in SQL
+    if equal := [name for name in names if counts[name.lower()] > 1]:
+        message = f"{place}: columns have one name, or differ only in case: {', '.join(equal)}"
+        raise ConfigError(message, "rename them in the file")
+    return LogFile(place, "csv", names, options if has_names else {**options, "header": "false"})
 
 
 def _find_encoding(place: str, given: str | None) -> tuple[str, str]:
@@ -279,7 +263,9 @@ def _find_encoding(place: str, given: str | None) -> tuple[str, str]:
     Raises:
         ConfigError: the caller's encoding is not known here. DataError: it is UTF-16 or UTF-32.
     """
-    if read_head(place).startswith(WIDE_MARKS) or (given or "").lower().startswith(WIDE):
+    if local_files.read_head(place).startswith(local_files.WIDE_MARKS) or (given or "").lower().startswith(
+        WIDE
+    ):
         raise DataError(f"{place} is text in UTF-16 or UTF-32", TO_UTF8)
     if given is not None:
         try:
@@ -287,10 +273,10 @@ def _find_encoding(place: str, given: str | None) -> tuple[str, str]:
         except LookupError:
             raise ConfigError(f"--encoding {given} is not known", "such as cp1252 or ISO-8859-1") from None
         return ("", "") if name == "utf-8" else (given, f"read as {given}, as --encoding says")
-    problem = describe_undecoded(place, is_file=True)
+    problem = local_files.describe_undecoded(place, is_file=True)
     if not problem:
         return "", ""
-    rest = any(set(chunk) & NOT_CP1252 for chunk in read_chunks(place))
+    rest = any(set(chunk) & NOT_CP1252 for chunk in local_files.read_chunks(place))
     encoding = "ISO-8859-1" if rest else "cp1252"
     return encoding, f"{problem[0]}: read as {encoding}; --encoding names another"
 
@@ -299,34 +285,17 @@ NOT_CP1252 = frozenset({0x81, 0x8D, 0x8F, 0x90, 0x9D})
 """Bytes that mean nothing in cp1252, the usual encoding in Windows."""
 
 
-def _name_columns(fields: Sequence[str]) -> tuple[str, ...]:
-    """Return a header's names, also for columns without one.
-
-    A column without a name, such as the index from pandas, gets Spark's name for it.
-    """
-    return tuple(name or f"_c{n}" for n, name in enumerate(fields))
-
-
-def _refuse_equal_names(names: Sequence[str], place: str) -> None:
-    """Refuse names which differ only in case, as in SQL."""
-    counts = Counter(name.lower() for name in names)
-    equal = [name for name in names if counts[name.lower()] > 1]
-    if equal:
-        message = f"{place}: columns have one name, or differ only in case: {', '.join(equal)}"
-        raise ConfigError(message, "rename them in the file")
-
-
 def _make_matrix_error(place: str) -> DataError:
     hint = "Coat: give the folder that holds train.ascii and test.ascii; else write a row for each rating"
     return DataError(f"{place} is a matrix with a row for each user, and no log", hint)
 
 
 def _read_first_lines(place: str, encoding: str) -> list[str]:
-    head = read_head(place)
-    lines = head_lines(head, encoding or "utf-8")
+    head = local_files.read_head(place)
+    lines = local_files.head_lines(head, encoding or "utf-8")
     if not lines:
         raise DataError(f"{place}: no lines", "check the path")
-    whole = lines[:-1] if len(head) == HEAD_BYTES else lines  # the last one is cut off
+    whole = lines[:-1] if len(head) == local_files.HEAD_BYTES else lines  # the last one is cut off
     return whole[:100] or lines
 
 
@@ -338,28 +307,24 @@ def find_separator(lines: Sequence[str], place: str) -> str:
     Raises:
         ConfigError: there is none, or there are several. DataError: the lines are a matrix.
     """
-    widths = {sep: {len(split_line(line, sep)) for line in lines} for sep in SEPARATORS}
+    widths = {sep: {len(local_files.split_line(line, sep)) for line in lines} for sep in SEPARATORS}
     fits = [sep for sep, counts in widths.items() if len(counts) == 1 and counts != {1}]
     if not fits and all(len(line.split()) >= MATRIX_WIDTH for line in lines):
         raise _make_matrix_error(place)
-    blanks = {len(split_line(line, BLANKS)) for line in lines}
-    if len(blanks) == 1 and blanks != {1} and (not fits or _are_padded(fits, lines)):
+    blanks = {len(local_files.split_line(line, BLANKS)) for line in lines}
+    # Tabs alone would leave blanks around fields.
+    are_padded = fits == ["\t"] and any(one != one.strip() for line in lines for one in line.split("\t"))
+    if len(blanks) == 1 and blanks != {1} and (not fits or are_padded):
         return BLANKS
-    usual = {".csv": ",", ".tsv": "\t", ".inter": "\t"}.get(Path(bare_name(place)).suffix)
+    usual = {".csv": ",", ".tsv": "\t", ".inter": "\t"}.get(Path(local_files.bare_name(place)).suffix)
     if usual in fits or len(fits) == 1:
         return str(usual if usual in fits else fits[0])
-    shown = " and ".join(map(repr, fits))
-    what = (
-        f"{shown} could both separate the fields" if fits else "no separator gives all lines as many fields"
-    )
-    raise ConfigError(f"{place}: {what}: {lines[0][:120]!r}", "add --separator, such as ';' or blanks")
+    what = f"{' and '.join(map(repr, fits))} could both separate the fields"
+    what = what if fits else "no separator gives all lines as many fields"
+    raise ConfigError(f"{place}: {what}: {lines[0][:120]!r}", SEPARATOR_HINT)
 
 
-def _are_padded(fits: Sequence[str], lines: Sequence[str]) -> bool:
-    """Return whether tabs alone would leave blanks around fields."""
-    return list(fits) == ["\t"] and any(
-        field != field.strip() for line in lines for field in line.split("\t")
-    )
+SEPARATOR_HINT = "add --separator, such as ';' or blanks"
 
 
 def has_header(fields: Sequence[Sequence[str]], place: str) -> bool:

@@ -16,39 +16,25 @@ import pyarrow as pa
 from pyarrow import fs
 
 from recbench_spark.config import Dataset
-from recbench_spark.errors import ConfigError, MissingError, RecbenchError, SchemaError
-from recbench_spark.sources import columnar
+from recbench_spark.errors import ConfigError, MissingError, RecbenchError, SchemaError, nearest
+from recbench_spark.sources import columnar, text_pieces
 from recbench_spark.sources.formats import FilePiece, Folders, TablePiece, TablePieces, require_files
 from recbench_spark.sources.json_objects import MOST_HEADS, Objects, check_head, find_bad_object, list_keys
-from recbench_spark.sources.paths import check_path, find_entry, strip_scheme
+from recbench_spark.sources.paths import check_path, strip_scheme
 from recbench_spark.sources.table_pieces import find_place, list_files
 from recbench_spark.sources.text_layouts import (
     LAYOUTS,
     MOVIELENS,
     SOURCE_COLUMNS,
-    Layout,
     is_folder,
     name_layout,
     read_options,
 )
 from recbench_spark.sources.text_lines import RFC_4180, Quotes, head_rows, read_names
-from recbench_spark.sources.text_pieces import (
-    FILE,
-    Fields,
-    ItemLines,
-    LinePiece,
-    Matrix,
-    MovieBlocks,
-    TextLayout,
-    cut_text,
-    measure_text,
-    name_file,
-    read_pieces,
-    split_file,
-)
 from recbench_spark.sources.times import CHECKED
 from recbench_spark.storage.blocks import Engine, PieceRows, Rows
 from recbench_spark.storage.local_files import (
+    bare_name,
     head_lines,
     read_head,
     refuse_packed_text,
@@ -60,7 +46,7 @@ from recbench_spark.storage.object_access import explain_arrow, open_filesystem
 from recbench_spark.storage.text_forms import BLANKS, is_wide
 from recbench_spark.storage.uris import is_remote
 
-LogFiles = Sequence[tuple[Mapping[str, str | None], str, TextLayout]]
+LogFiles = Sequence[tuple[Mapping[str, str | None], str, text_pieces.TextLayout]]
 """Files in a log: columns with one value in all rows, the path, the layout."""
 
 
@@ -118,17 +104,9 @@ class TextLog:
 
     def make_raw(self, open_rows: Callable[[Engine], Rows], n: int = 0) -> RawLog:
         """Return the log with a way to read it."""
-        return RawLog(
-            open_rows,
-            self.names,
-            self.where,
-            n,
-            self.line,
-            self.source_names,
-            self.nullable,
-            self.time_unit,
-            frozenset(name for given, _, _ in self.files for name in given),
-        )
+        settings = (self.line, self.source_names, self.nullable, self.time_unit)
+        folders = frozenset(name for given, _, _ in self.files for name in given)
+        return RawLog(open_rows, self.names, self.where, n, *settings, folders)
 
 
 @dataclass(frozen=True)
@@ -155,8 +133,15 @@ class Finder:
         Raises:
             ConfigError: nothing fits, or the path is not a folder; the hint has the nearest name.
         """
-        names = self.list_names(folder) if self.is_folder(folder) else None
-        return find_entry(folder, names, patterns)
+        if not self.is_folder(folder):
+            raise ConfigError(f"{folder} is a file", f"expected a folder with {' or '.join(patterns)}")
+        names = self.list_names(folder)
+        for pattern in patterns:
+            for name in names:
+                if fnmatch(bare_name(name), pattern):
+                    return f"{folder.rstrip('/')}/{name}"
+        hint = nearest(patterns[0], names[:50]) if names else "the folder is empty"
+        raise ConfigError(f"{folder}: no {' or '.join(patterns)} (.gz or not)", hint)
 
 
 def _is_folder(path: str) -> bool:
@@ -212,21 +197,22 @@ def open_text_files(log: TextLog) -> RawLog:
     given, files, layouts = zip(*log.files, strict=True)
     places = [*map(find_place, files)]  # workers may have another directory
     with ThreadPoolExecutor(max_workers=16) as pool:
-        divided = pool.map(lambda *file: [*split_file(*file)], places, layouts, given)
+        divided = pool.map(lambda *file: [*text_pieces.split_file(*file)], places, layouts, given)
         n = sum(pool.map(_estimate_rows, places, layouts))
-    return log.make_raw(partial(PieceRows, pieces=tuple(chain(*divided)), read=read_pieces), n)
+    return log.make_raw(partial(PieceRows, pieces=tuple(chain(*divided)), read=text_pieces.read_pieces), n)
 
 
-def _estimate_rows(path: str, layout: TextLayout) -> int:
+def _estimate_rows(path: str, layout: text_pieces.TextLayout) -> int:
     """Estimate a file's rows by its first lines."""
     with suppress(RecbenchError):
         head = read_head(path)
         whole = head[: head.rfind(b"\n") + 1] or head
-        if isinstance(layout, Fields) and layout.is_multiline:
-            rows = whole.count(b"\n")
-        else:
-            rows = len(cut_text(whole, LinePiece(path, 0, -1, layout), [FILE]))
-        return round(rows * max(measure_text(path) / len(whole), 1)) if whole else 0
+        rows = whole.count(b"\n")
+        if not (isinstance(layout, text_pieces.Fields) and layout.is_multiline):
+            rows = len(
+                text_pieces.cut_text(whole, text_pieces.LinePiece(path, 0, -1, layout), [text_pieces.FILE])
+            )
+        return round(rows * max(text_pieces.measure_text(path) / len(whole), 1)) if whole else 0
     return 0
 
 
@@ -244,20 +230,18 @@ def find_text_files(dataset: Dataset, finder: Finder) -> TextLog:
         return (_find_object_files if dataset.reader == "json" else _find_table_files)(dataset, finder)
     if dataset.reader in MOVIELENS:
         return _find_movielens(dataset, finder)
-    find: dict[str, Callable[[Dataset, Finder], LogFiles]] = {
-        "coat": _find_coat, "yahoo_r3": _find_yahoo, "lightgcn": _find_lightgcn, "netflix": _find_netflix
-    }  # fmt: skip
     if dataset.reader == "ncf":
         return _find_ncf(dataset, finder)
-    unit = "timestamp" if dataset.reader == "netflix" else "s"
-    return TextLog(find[dataset.reader](dataset, finder), path, time_unit=unit)
-
-
-def make_fields(layout: Layout, names: Sequence[str]) -> Fields:
-    """Return a known file's layout, quoted only below a header."""
-    headed = layout.names is None
-    quotes = RFC_4180 if headed else None
-    return Fields(tuple(names), layout.separator, headed, quotes, encoding=layout.encoding)
+    if dataset.reader == "netflix":
+        return TextLog(_find_netflix(path, finder), path, time_unit="timestamp")
+    if dataset.reader == "lightgcn":
+        return TextLog(_find_lightgcn(path, finder), path)
+    # The closed loop's part, unless the split divides it, and that of the open loop.
+    closed: dict[str, str | None] = {} if dataset.closed_loop == "split" else {"part": "train"}
+    layout, pattern = LOOPS[dataset.reader]
+    parts = ((closed, "train"), ({"part": "open_loop"}, "test"))
+    files = [(part, finder.find(path, [pattern.format(name)]), layout) for part, name in parts]
+    return TextLog(files, path)
 
 
 def _find_movielens(dataset: Dataset, finder: Finder) -> TextLog:
@@ -268,71 +252,54 @@ def _find_movielens(dataset: Dataset, finder: Finder) -> TextLog:
     name = name_layout(Path(file), known)
     layout = LAYOUTS[name]
     names = layout.names or read_names(head_lines(finder.read_head(file)), layout.separator, file)
-    fields = make_fields(layout, [str(one) for one in names])
-    nullable, sources = ("event_time",), SOURCE_COLUMNS.get(name, {})
-    return TextLog([({}, file, fields)], file, sources, nullable, dataset.time_unit)
+    # Only files below a header have quotes.
+    quotes, headed = (RFC_4180, True) if layout.names is None else (None, False)
+    fields = text_pieces.Fields(tuple(names), layout.separator, headed, quotes, encoding=layout.encoding)
+    sources = SOURCE_COLUMNS.get(name, {})
+    return TextLog([({}, file, fields)], file, sources, ("event_time",), dataset.time_unit)
 
 
-def _name_closed_part(dataset: Dataset) -> dict[str, str | None]:
-    """Return the closed loop's part, unless the split divides it."""
-    return {} if dataset.closed_loop == "split" else {"part": "train"}
+LOOPS: Mapping[str, tuple[text_pieces.TextLayout, str]] = {
+    "coat": (text_pieces.Matrix(), "{}.ascii"),
+    "yahoo_r3": (
+        text_pieces.Fields(("user_id", "item_id", "rating"), "\t"),
+        "ydata-ymusic-rating-study-*-{}.txt",
+    ),
+}
+"""Layouts of data sets with a closed loop, `train`, and an open one, `test`.
+
+Sources: Coat Shopping, Schnabel et al., ICML 2016; Yahoo! R3, Marlin and Zemel, RecSys 2009, where test
+ratings are on songs drawn at random.
+"""
 
 
-OPEN_LOOP: dict[str, str | None] = {"part": "open_loop"}
-
-
-def _find_coat(dataset: Dataset, finder: Finder) -> LogFiles:
-    """Find Coat's `train.ascii`, and its open loop `test.ascii`.
-
-    Source: Coat Shopping, Schnabel et al., ICML 2016.
-    """
-    parts = ((_name_closed_part(dataset), "train.ascii"), (OPEN_LOOP, "test.ascii"))
-    return [(part, finder.find(str(dataset.path), [name]), Matrix()) for part, name in parts]
-
-
-def _find_yahoo(dataset: Dataset, finder: Finder) -> LogFiles:
-    """Find Yahoo! R3's `...-train.txt`, and its open loop `...-test.txt`.
-
-    Source: Marlin and Zemel, RecSys 2009. A line has user, song and rating, separated by tabs; test ratings
-    are on songs drawn at random.
-    """
-    fields = Fields(("user_id", "item_id", "rating"), "\t")
-    parts = ((_name_closed_part(dataset), "train"), (OPEN_LOOP, "test"))
-    return [
-        (part, finder.find(str(dataset.path), [f"ydata-ymusic-rating-study-*-{name}.txt"]), fields)
-        for part, name in parts
-    ]
-
-
-def _find_lightgcn(dataset: Dataset, finder: Finder) -> LogFiles:
+def _find_lightgcn(folder: str, finder: Finder) -> LogFiles:
     """Find the NGCF and LightGCN splits: `train.txt`, `test.txt`.
 
     Source: He et al., SIGIR 2020. A `valid.txt` beside them, which later papers add, is the part valid. An
     item twice in a line gives two rows, and `dataset.duplicates` decides between them.
     """
-    folder = str(dataset.path)
     files = {part: finder.find(folder, [f"{part}.txt"]) for part in ("train", "test")}
     with suppress(ConfigError):  # most have none
         files["valid"] = finder.find(folder, ["valid.txt"])
-    return [({"part": part}, file, ItemLines()) for part, file in files.items()]
+    return [({"part": part}, file, text_pieces.ItemLines()) for part, file in files.items()]
 
 
-def _find_netflix(dataset: Dataset, finder: Finder) -> LogFiles:
+def _find_netflix(path: str, finder: Finder) -> LogFiles:
     """Find the Netflix prize's ratings: a file, or a folder.
 
     Source: Bennett and Lanning, KDD Cup 2007. The folder (or its `training_set`) has `combined_data_N.txt`
     with many movies, or one `mv_NNNNNNN.txt` per movie. `probe.txt` and `qualifying.txt` are not read.
     """
-    path = str(dataset.path)
     if not finder.is_folder(path):
-        return [({}, path, MovieBlocks(fnmatch(path.rsplit("/", 1)[-1], "mv_*")))]
+        return [({}, path, text_pieces.MovieBlocks(fnmatch(path.rsplit("/", 1)[-1], "mv_*")))]
     if "training_set" in finder.list_names(path):
         path = f"{path.rstrip('/')}/training_set"
     first = finder.find(path, ("combined_data_*.txt", "mv_*.txt")).rsplit("/", 1)[-1]
     single = first.startswith("mv_")
     pattern = f"{'mv_*' if single else 'combined_data_*'}.txt*"
     names = [name for name in finder.list_names(path) if fnmatch(name, pattern)]
-    return [({}, f"{path.rstrip('/')}/{name}", MovieBlocks(single)) for name in names]
+    return [({}, f"{path.rstrip('/')}/{name}", text_pieces.MovieBlocks(single)) for name in names]
 
 
 TRAIN_FILES, TEST_FILES = ("*.train.rating", "*.train.tsv"), ("*.test.rating", "*.test.tsv")
@@ -352,11 +319,9 @@ def _find_ncf(dataset: Dataset, finder: Finder) -> TextLog:
         lines = head_lines(finder.read_head(file))
         width = lines[0].count("\t") + 1 if lines else 0
         if width not in (3, 4):
-            raise SchemaError(
-                f"{file}: its first line has {width} fields separated by tabs",
-                f"expected 3 or 4: {', '.join(NCF_FIELDS)}",
-            )
-        files.append(({"part": part}, file, Fields(NCF_FIELDS[:width], "\t")))
+            message = f"{file}: its first line has {width} fields separated by tabs"
+            raise SchemaError(message, f"expected 3 or 4: {', '.join(NCF_FIELDS)}")
+        files.append(({"part": part}, file, text_pieces.Fields(NCF_FIELDS[:width], "\t")))
     timed = {"event_time" in layout.columns for _, _, layout in files}
     nullable = ("part",) if len(timed) == 1 else ("part", "event_time")
     return TextLog(files, folder, nullable=nullable, time_unit=dataset.time_unit)
@@ -397,7 +362,11 @@ def _find_table_files(dataset: Dataset, finder: Finder) -> TextLog:
         _refuse_other_names(heads, sep, path)
     null = options.get("nullvalue", "")
     layouts = [
-        (files[file], file, Fields(tuple(names), sep, headed, quotes, comment, encoding, null=null))
+        (
+            files[file],
+            file,
+            text_pieces.Fields(tuple(names), sep, headed, quotes, comment, encoding, null=null),
+        )
         for file, names in heads.items()
     ]
     return TextLog(layouts, path, dataset.columns, time_unit=dataset.time_unit)
@@ -449,25 +418,20 @@ def _open_columnar(dataset: Dataset) -> RawLog:
         if pa.types.is_nested(kind):
             raise SchemaError(f"{path}: column {name} is {kind}, which is no attribute", "write it as text")
     days = _find_days(opened, dataset)
+    # Spark marks time columns of a log that was read before.
+    described = opened.notes.get(b"org.apache.spark.sql.parquet.row.metadata", b'{"fields": []}')
+    checked = {one["name"] for one in json.loads(described)["fields"] if one["metadata"].get(CHECKED)}
+    noted = {one.name for one in opened.schema if CHECKED.encode() in (one.metadata or {})}
     return RawLog(
         partial(PieceRows, pieces=opened.pieces, read=partial(_read_groups, days=days)),
         tuple(opened.schema.names),
         path,
         opened.n,
-        "",
-        dataset.columns,
+        source_names=dataset.columns,
         time_unit=dataset.time_unit,
         folders=frozenset(one.name for one in opened.schema if is_folder(one)) - days.keys(),
-        checked=_find_checked(opened),
+        checked=frozenset(checked | noted),
     )
-
-
-def _find_checked(opened: TablePieces) -> frozenset[str]:
-    """Return time columns which Spark marked as read before."""
-    described = opened.notes.get(b"org.apache.spark.sql.parquet.row.metadata")
-    fields = json.loads(described)["fields"] if described else []
-    noted = {one.name for one in opened.schema if CHECKED.encode() in (one.metadata or {})}
-    return frozenset(one["name"] for one in fields if one["metadata"].get(CHECKED)) | noted
 
 
 def _find_days(opened: TablePieces, dataset: Dataset) -> dict[str, pa.DataType]:
@@ -486,13 +450,13 @@ def _find_days(opened: TablePieces, dataset: Dataset) -> dict[str, pa.DataType]:
 def _read_groups(
     groups: Iterable[TablePiece], columns: Sequence[str], days: Mapping[str, pa.DataType]
 ) -> Iterator[pa.Table]:
-    names = [name for name in columns if name != FILE]
+    names = [name for name in columns if name != text_pieces.FILE]
     for group in groups:
-        file = name_file(group.file)
+        file = text_pieces.name_file(group.file)
         for stored in group.read(names):
             table = stored.table
             for name, kind in days.items() if days.keys() & {*names} else ():
                 times = table.column(name).cast(kind)
                 zoned = times if pa.types.is_date(kind) else times.cast(pa.timestamp("us", "UTC"))
                 table = table.set_column(names.index(name), name, zoned)
-            yield table.append_column(FILE, pa.repeat(file, len(table)))
+            yield table.append_column(text_pieces.FILE, pa.repeat(file, len(table)))

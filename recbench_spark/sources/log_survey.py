@@ -16,18 +16,8 @@ import pyarrow.compute as pc
 from recbench_spark.core.ids import CANONICAL_INTEGER, WHOLE_FLOAT, drop_empty
 from recbench_spark.errors import RecbenchError
 from recbench_spark.schemas import IDS
+from recbench_spark.sources import log_checks
 from recbench_spark.sources.arrow_rows import combine_column
-from recbench_spark.sources.log_checks import (
-    Bools,
-    Checked,
-    LogRules,
-    Mark,
-    check_rows,
-    is_later,
-    is_set,
-    list_values,
-    show_value,
-)
 from recbench_spark.sources.text_pieces import BAD_LINE, COMMENTS, FILE
 
 Example = tuple[bool, str, str]
@@ -58,7 +48,7 @@ class RowFacts:
     rows: int = 0
     bad: int = 0
     later: int = 0
-    marks: tuple[Mark, ...] = ()
+    marks: tuple[log_checks.Mark, ...] = ()
     counts: tuple[int, ...] = ()
     examples: tuple[Example | None, ...] = ()
     spelled: Counter[str] = field(default_factory=Counter)
@@ -90,26 +80,21 @@ class RowFacts:
         }
         pairs = zip(self.examples, other.examples, strict=True)
         ends = [one for one in (self.ends, other.ends) if one]
-        return RowFacts(
-            self.rows + other.rows,
-            self.bad + other.bad,
-            self.later + other.later,
-            self.marks,
-            tuple(map(sum, zip(self.counts, other.counts, strict=True))),
-            tuple(min(filter(None, pair), default=None) for pair in pairs),
-            self.spelled + other.spelled,
-            firsts,
-            self.kinds,
-            (min(one[0] for one in ends), max(one[1] for one in ends)) if ends else None,
-            self.undated + other.undated,
-            self.undated_unparted + other.undated_unparted,
-            self.unparted + other.unparted,
-            self.comments + other.comments,
-            self.time_unit,
+        return replace(
+            self,
+            **{name: getattr(self, name) + getattr(other, name) for name in SUMMED},
+            counts=tuple(map(sum, zip(self.counts, other.counts, strict=True))),
+            examples=tuple(min(filter(None, pair), default=None) for pair in pairs),
+            firsts=firsts,
+            ends=(min(one[0] for one in ends), max(one[1] for one in ends)) if ends else None,
         )
 
 
-def survey_rows(tables: Iterable[pa.Table], rules: LogRules) -> RowFacts:
+SUMMED = ("rows", "bad", "later", "spelled", "undated", "undated_unparted", "unparted", "comments")
+"""Facts which add up as they are."""
+
+
+def survey_rows(tables: Iterable[pa.Table], rules: log_checks.LogRules) -> RowFacts:
     """Count a task's rows and their mistakes."""
     facts = RowFacts()
     try:
@@ -120,16 +105,16 @@ def survey_rows(tables: Iterable[pa.Table], rules: LogRules) -> RowFacts:
     return facts
 
 
-def _survey_table(rows: pa.Table, rules: LogRules) -> RowFacts:
-    checked = check_rows(rows, rules)
+def _survey_table(rows: pa.Table, rules: log_checks.LogRules) -> RowFacts:
+    checked = log_checks.check_rows(rows, rules)
     bad, columns = checked.bad, checked.columns
     good = ~bad
     times = columns.get("event_time", pa.nulls(len(rows), pa.int64()))
-    later = good & is_later(times, rules)
+    later = good & log_checks.is_later(times, rules)
     kept = good & ~later
     ends = pc.min_max(times)
     parts = columns.get("part", pa.nulls(len(rows), pa.string()))
-    undated, unparted = kept & ~is_set(times), kept & ~is_set(parts)
+    undated, unparted = kept & ~log_checks.is_set(times), kept & ~log_checks.is_set(parts)
     comments = (rows.schema.metadata or {}).get(COMMENTS, b"0")
     return RowFacts(
         len(rows),
@@ -150,7 +135,7 @@ def _survey_table(rows: pa.Table, rules: LogRules) -> RowFacts:
     )
 
 
-def _count_spelled(checked: Checked, kept: Bools) -> Counter[str]:
+def _count_spelled(checked: log_checks.Checked, kept: log_checks.Bools) -> Counter[str]:
     """Count ids which are not their number's only spelling.
 
     Only columns count where values decide the order of ids.
@@ -164,7 +149,7 @@ def _count_spelled(checked: Checked, kept: Bools) -> Counter[str]:
     return spelled
 
 
-def _find_firsts(rows: pa.Table, rules: LogRules) -> dict[str, tuple[bool, bool]]:
+def _find_firsts(rows: pa.Table, rules: log_checks.LogRules) -> dict[str, tuple[bool, bool]]:
     """Look for whole floats in each id column.
 
     The result says whether the first id looks like one, and whether all are.
@@ -174,29 +159,21 @@ def _find_firsts(rows: pa.Table, rules: LogRules) -> dict[str, tuple[bool, bool]
     for name in IDS:
         source = rules.sources[name]
         ids = drop_empty(combine_column(good.column(source)).cast(pa.string())).drop_null()
-        present = ids.filter(pc.not_equal(pc.utf8_lower(ids), "nan")) if _may_be_nan(ids) else ids
-        if len(present) and source not in rules.folders:
-            whole = pc.all(pc.match_substring_regex(present, WHOLE_FLOAT)).as_py()
-            firsts[name] = (_looks_whole(present[0].as_py()), bool(whole))
+        if pc.any(pc.match_substring(ids, "nan", ignore_case=True), min_count=0).as_py():
+            ids = ids.filter(pc.not_equal(pc.utf8_lower(ids), "nan"))
+        if len(ids) and source not in rules.folders:
+            first, whole = ids[0].as_py(), pc.all(pc.match_substring_regex(ids, WHOLE_FLOAT)).as_py()
+            firsts[name] = (first.endswith(".0") or "e+" in first.lower(), bool(whole))
     return firsts
 
 
-def _may_be_nan(ids: pa.Array) -> bool:
-    return bool(pc.any(pc.match_substring(ids, "nan", ignore_case=True), min_count=0).as_py())
-
-
-def _looks_whole(text: str) -> bool:
-    return text.endswith(".0") or "e+" in text.lower()
-
-
-def _find_example(rows: pa.Table, mark: Mark) -> Example | None:
+def _find_example(rows: pa.Table, mark: log_checks.Mark) -> Example | None:
     if not mark.bad.any():
         return None
-    bad = rows.select([mark.name, *([FILE] if FILE in rows.column_names else [])]).filter(
-        pa.array(mark.bad)
-    )
-    values = list_values(combine_column(bad.column(mark.name)))
-    files = bad.column(FILE).to_pylist() if FILE in bad.column_names else [""] * len(values)
-    return min(
-        (one is not None, show_value(one), file or "") for one, file in zip(values, files, strict=True)
-    )
+    mask = pa.array(mark.bad)
+    values = log_checks.list_values(combine_column(rows.column(mark.name).filter(mask)))
+    files = [""] * len(values)
+    if FILE in rows.column_names:
+        files = rows.column(FILE).filter(mask).to_pylist()
+    examples = zip(values, files, strict=True)
+    return min((one is not None, log_checks.show_value(one), file or "") for one, file in examples)

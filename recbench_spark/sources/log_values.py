@@ -91,7 +91,8 @@ def profile_columns(log: LogFile) -> tuple[int, int, list[ColumnFacts]]:
     """
     with _connect(log) as (connection, stream):
         types = {row[0]: str(row[1]) for row in connection.sql("DESCRIBE log").fetchall()}
-        distinct = "approx_count_distinct(" if _count_bytes(log.path) > EXACT_BYTES else "count(DISTINCT "
+        size = sum(one or 0 for one in measure_files([*list_files(log.path)]))
+        distinct = "approx_count_distinct(" if size > EXACT_BYTES else "count(DISTINCT "
         parts = ", ".join(_write_aggregates(name, distinct) for name in types)
         row = connection.sql(f"SELECT count(*), {parts} FROM log").fetchall()[0]
         broken = stream.broken if isinstance(stream, LogStream) and log.reader == "csv" else 0
@@ -103,8 +104,8 @@ def profile_columns(log: LogFile) -> tuple[int, int, list[ColumnFacts]]:
         facts = row[1 + n * FACTS : 1 + (n + 1) * FACTS]
         values = dict.fromkeys(str(one[n]) for one in samples if one[n] not in (None, ""))
         kind = "" if stored == "VARCHAR" else stored
-        columns.append(replace(ColumnFacts(name, kind, *facts), samples=tuple(values)[:3]))
-        columns[-1] = replace(columns[-1], formats=formats.get(name, ()))
+        own = ColumnFacts(name, kind, *facts)
+        columns.append(replace(own, formats=formats.get(name, ()), samples=tuple(values)[:3]))
     return int(row[0]), broken, columns
 
 
@@ -154,32 +155,27 @@ OTHER_DATE = (
 """Pattern for a date in another form than 2026-01-31."""
 
 
-def _count_bytes(path: str) -> int:
-    return sum(size or 0 for size in measure_files([*list_files(path)]))
-
-
 def _write_aggregates(name: str, distinct: str) -> str:
     """Return SQL for a column's facts, ordered as in `ColumnFacts`."""
     text = f"""nullif(CAST({quote_sql(name, '"')} AS VARCHAR), '')"""
     number = f"try_cast({text} AS DOUBLE)"
     is_time = f"regexp_matches({text}, '{DATE}')"
     time = f"CASE WHEN {is_time} THEN try_cast({text} AS TIMESTAMP) END"
-    return ", ".join(
-        [
-            f"count({text})",
-            f"{distinct}{text})",
-            f"count(*) FILTER (regexp_full_match({text}, '-?[0-9]+'))",
-            f"count({number}) FILTER (isfinite({number}))",
-            f"count({time})",
-            f"min({number}) FILTER (isfinite({number}))",
-            f"max({number}) FILTER (isfinite({number}))",
-            f"CAST(min({time}) AS VARCHAR)",
-            f"CAST(max({time}) AS VARCHAR)",
-            f"count({time}) FILTER (regexp_matches({text}, '{OFFSET}'))",
-            f"count({number}) FILTER (regexp_full_match({text}, '-?[0-9]+([.][0-9]{{1,2}}0*)?'))",
-            f"count({text}) FILTER (regexp_matches({text}, '{OTHER_DATE}'))",
-        ]
+    facts = (
+        f"count({text})",
+        f"{distinct}{text})",
+        f"count(*) FILTER (regexp_full_match({text}, '-?[0-9]+'))",
+        f"count({number}) FILTER (isfinite({number}))",
+        f"count({time})",
+        f"min({number}) FILTER (isfinite({number}))",
+        f"max({number}) FILTER (isfinite({number}))",
+        f"CAST(min({time}) AS VARCHAR)",
+        f"CAST(max({time}) AS VARCHAR)",
+        f"count({time}) FILTER (regexp_matches({text}, '{OFFSET}'))",
+        f"count({number}) FILTER (regexp_full_match({text}, '-?[0-9]+([.][0-9]{{1,2}}0*)?'))",
+        f"count({text}) FILTER (regexp_matches({text}, '{OTHER_DATE}'))",
     )
+    return ", ".join(facts)
 
 
 def share_known_users(log: LogFile, user: str, time: str, pattern: str = "") -> float:

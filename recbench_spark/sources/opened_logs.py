@@ -23,30 +23,14 @@ from recbench_spark.config.placeholders import log_end_micros
 from recbench_spark.core.arrays import Ints
 from recbench_spark.errors import DataError, ProtocolError
 from recbench_spark.schemas import IDS, INTERACTIONS
-from recbench_spark.sources import arrow_files
+from recbench_spark.sources import arrow_files, times
 from recbench_spark.sources.dealt_ids import apply_both
 from recbench_spark.sources.log_checks import PLACE, LogRules, Mark, convert_rows, find_rejects
 from recbench_spark.sources.log_sources import RawLog
 from recbench_spark.sources.log_survey import RowFacts, survey_rows
-from recbench_spark.sources.log_times import compile_pattern
 from recbench_spark.sources.text_layouts import IN_UTF8, read_options
 from recbench_spark.sources.text_pieces import BAD_LINE
-from recbench_spark.sources.times import (
-    MICROS_PER_UNIT,
-    STORED,
-    describe_coarser_unit,
-    describe_misread_times,
-    time_hint,
-)
-from recbench_spark.storage.blocks import (
-    ChangedRows,
-    Engine,
-    OpenPieces,
-    PieceRows,
-    Rows,
-    StoredRows,
-    TaskRows,
-)
+from recbench_spark.storage import blocks
 from recbench_spark.storage.local_files import describe_undecoded, refuse_misspelt, require_columns
 
 REJECT_COLUMNS = ("file", "line", "reason")
@@ -69,12 +53,12 @@ class OpenedLog:
         rules: the rules for converting rows.
     """
 
-    rows: Rows
+    rows: blocks.Rows
     columns: tuple[str, ...]
     n: int
     numeric: frozenset[str] = frozenset(IDS)
     later: int = 0
-    rejects: TaskRows | None = None
+    rejects: blocks.TaskRows | None = None
     rejected: int = 0
     reasons: Mapping[str, int] = field(default_factory=dict)
     facts: RowFacts = field(default_factory=RowFacts)
@@ -88,19 +72,16 @@ class OpenedLog:
         return "; ".join(f"{n} {reason}" for reason, n in self.reasons.items()) or None
 
 
-def fill_columns(log: OpenedLog) -> ChangedRows:
+def fill_columns(log: OpenedLog) -> blocks.ChangedRows:
     """Return a log's rows in `INTERACTIONS`; missing columns are NULL."""
     names = tuple(INTERACTIONS.names)
-    return ChangedRows(log.rows, [name for name in names if name in log.columns], _fill, names)
+    return blocks.ChangedRows(log.rows, [name for name in names if name in log.columns], _fill, names)
 
 
 def _fill(rows: pa.Table) -> pa.Table:
-    there = set(rows.column_names)
-    columns = [
-        rows.column(one.name).cast(one.type) if one.name in there else pa.nulls(len(rows), one.type)
-        for one in INTERACTIONS
-    ]
-    return pa.table(columns, schema=INTERACTIONS)
+    missing = {one.name: pa.nulls(len(rows), one.type) for one in INTERACTIONS}
+    columns = missing | dict(zip(rows.column_names, rows.columns, strict=True))
+    return pa.table([columns[one.name].cast(one.type) for one in INTERACTIONS], schema=INTERACTIONS)
 
 
 def make_rules(raw: RawLog, dataset: Dataset, *, keeps_replacements: bool = False) -> LogRules:
@@ -121,7 +102,7 @@ def make_rules(raw: RawLog, dataset: Dataset, *, keeps_replacements: bool = Fals
     if dataset.is_table:
         refuse_misspelt(raw.names, list(source_names.values()), raw.where, "dataset.columns")
     if dataset.time_format:
-        compile_pattern(dataset.time_format)
+        times.compile_pattern(dataset.time_format)
     return LogRules(
         raw.where,
         {name: source for name, source in source_names.items() if source in raw.names},
@@ -140,7 +121,7 @@ def make_rules(raw: RawLog, dataset: Dataset, *, keeps_replacements: bool = Fals
 
 
 def check_log(
-    raw: RawLog, dataset: Dataset, engine: Engine, *, keeps_replacements: bool = False
+    raw: RawLog, dataset: Dataset, engine: blocks.Engine, *, keeps_replacements: bool = False
 ) -> OpenedLog:
     """Check a log in one pass.
 
@@ -151,15 +132,14 @@ def check_log(
     """
     rules = make_rules(raw, dataset, keeps_replacements=keeps_replacements)
     stored = raw.open(engine)
-    listed = _survey(stored, rules)
+    listed = stored.each(rules.columns, partial(survey_rows, rules=rules))
     facts = reduce(add, listed, RowFacts())
     floats = frozenset(rules.sources[name] for name, one in facts.firsts.items() if all(one))
     if floats and not facts.error:
         for name in floats:
-            what = f"{raw.where}: {name} is whole floats throughout, such as 10.0"
-            print(f"note: {what}: read as whole numbers, 10", file=sys.stderr)
+            arrow_files.note_floats(name, raw.where)
         rules = replace(rules, floats=floats)
-        listed = _survey(stored, rules)
+        listed = stored.each(rules.columns, partial(survey_rows, rules=rules))
         facts = reduce(add, listed, RowFacts())
     if facts.error:
         raise facts.error
@@ -167,41 +147,35 @@ def check_log(
     _refuse_unit(raw.where, facts, rules)
     _refuse_bad(raw, facts, dataset)
     _refuse_undated(facts, dataset)
-    kept = [one.usable for one in listed]
-    numeric = {
-        n
-        for n, kind in facts.kinds.items()
-        if kind == "integer" or (kind == "text" and not facts.spelled[n])
-    }
+    # Texts count as numbers if each is its number's only spelling; only they are looked at for that.
+    spelled = {name for name, kind in facts.kinds.items() if kind == "string" or facts.spelled[name]}
     return OpenedLog(
-        _convert(stored, rules, kept),
+        _convert(stored, rules, [one.usable for one in listed]),
         rules.names,
         facts.usable,
-        frozenset(numeric),
+        frozenset(facts.kinds.keys() - spelled),
         facts.later,
         _open_rejects(stored, rules) if dataset.bad_rows == "reject" else None,
         facts.bad,
-        _count_reasons(facts),
+        {mark.problem: n for mark, n, _ in _list_hits(facts)},
         facts,
         rules,
     )
 
 
-def _survey(stored: Rows, rules: LogRules) -> list[RowFacts]:
-    return stored.each(rules.columns, partial(survey_rows, rules=rules))
-
-
-def _convert(stored: Rows, rules: LogRules, kept: Sequence[int]) -> Rows:
+def _convert(stored: blocks.Rows, rules: LogRules, kept: Sequence[int]) -> blocks.Rows:
     """Return the usable rows; pieces know how many come before."""
-    if isinstance(stored, PieceRows):
+    if isinstance(stored, blocks.PieceRows):
         starts = [0, *accumulate(kept)]
         pieces = tuple(zip(starts, stored.pieces, strict=False))
-        return PieceRows(stored.engine, pieces, partial(read_converted, read=stored.read, rules=rules))
-    return ChangedRows(stored, rules.columns, partial(convert_rows, rules=rules), rules.names)
+        return blocks.PieceRows(
+            stored.engine, pieces, partial(read_converted, read=stored.read, rules=rules)
+        )
+    return blocks.ChangedRows(stored, rules.columns, partial(convert_rows, rules=rules), rules.names)
 
 
 def read_converted(
-    pieces: Iterable[tuple[int, Any]], columns: Sequence[str], read: OpenPieces, rules: LogRules
+    pieces: Iterable[tuple[int, Any]], columns: Sequence[str], read: blocks.OpenPieces, rules: LogRules
 ) -> Iterator[pa.Table]:
     """Yield some columns of the usable rows in pieces."""
     for _, piece in pieces:
@@ -209,12 +183,12 @@ def read_converted(
             yield convert_rows(rows, rules).select(list(columns))
 
 
-def _open_rejects(stored: Rows, rules: LogRules) -> TaskRows:
+def _open_rejects(stored: blocks.Rows, rules: LogRules) -> blocks.TaskRows:
     find = partial(find_rejects, rules=rules)
-    if isinstance(stored, ChangedRows):
+    if isinstance(stored, blocks.ChangedRows):
         change = partial(apply_both, stored.change, find)
-        return cast("StoredRows", stored.rows).open(stored.columns, change, REJECT_COLUMNS)
-    return cast("StoredRows", stored).open(rules.columns, find, REJECT_COLUMNS)
+        return cast("blocks.StoredRows", stored.rows).open(stored.columns, change, REJECT_COLUMNS)
+    return cast("blocks.StoredRows", stored).open(rules.columns, find, REJECT_COLUMNS)
 
 
 # ---------------------------------------------------------------------------------------- refusals
@@ -223,11 +197,8 @@ def _open_rejects(stored: Rows, rules: LogRules) -> TaskRows:
 def _report_comments(where: str, facts: RowFacts, dataset: Dataset) -> None:
     """Report how many lines the option `comment` leaves out."""
     if facts.comments:
-        mark = dataset.options.get("comment", "")
-        print(
-            f"note: {where}: {facts.comments:,} lines begin with {mark!r} and are no rows (comment)",
-            file=sys.stderr,
-        )
+        what = f"{facts.comments:,} lines begin with {dataset.options.get('comment', '')!r}"
+        print(f"note: {where}: {what} and are no rows (comment)", file=sys.stderr)
 
 
 def _refuse_unit(where: str, facts: RowFacts, rules: LogRules) -> None:
@@ -235,12 +206,12 @@ def _refuse_unit(where: str, facts: RowFacts, rules: LogRules) -> None:
     if facts.ends is None or not facts.time_unit:
         return
     name = rules.sources["event_time"]
-    if facts.time_unit == STORED:
-        mistake = describe_misread_times(where, name, facts.ends)
+    if facts.time_unit == times.STORED:
+        mistake = times.describe_misread_times(where, name, facts.ends)
     else:
-        factor = MICROS_PER_UNIT[facts.time_unit]
+        factor = times.MICROS_PER_UNIT[facts.time_unit]
         ends = (facts.ends[0] / factor, facts.ends[1] / factor)
-        mistake = describe_coarser_unit(where, name, ends, facts.time_unit)
+        mistake = times.describe_coarser_unit(where, name, ends, facts.time_unit)
     if mistake:
         raise DataError(*mistake)
 
@@ -270,10 +241,6 @@ def _list_hits(facts: RowFacts) -> list[tuple[Mark, int, tuple[bool, str, str]]]
     return [(mark, n, example) for mark, n, example in mistakes if n and example is not None]
 
 
-def _count_reasons(facts: RowFacts) -> dict[str, int]:
-    return {mark.problem: n for mark, n, _ in _list_hits(facts)}
-
-
 def _describe_problems(where: str, facts: RowFacts) -> tuple[list[str], str]:
     """Return a sentence for each mistake, and the first advice."""
     problems, hint = [], ""
@@ -283,7 +250,7 @@ def _describe_problems(where: str, facts: RowFacts) -> tuple[list[str], str]:
         inside = f" in {name}" if name and not where.endswith(name) else ""
         what = "lines that are" if mark.name == BAD_LINE else "rows whose"
         problems.append(f"{n} {what} {mark.problem}, e.g. {shown}{inside}")
-        by_example = time_hint(value if is_there else None, mark.unit) if mark.unit else ""
+        by_example = times.time_hint(value if is_there else None, mark.unit) if mark.unit else ""
         hint = hint or mark.hint or by_example
     return problems, hint
 
@@ -291,10 +258,8 @@ def _describe_problems(where: str, facts: RowFacts) -> tuple[list[str], str]:
 def _refuse_undated(facts: RowFacts, dataset: Dataset) -> None:
     """Refuse rows that belong to no night."""
     if dataset.until and facts.undated:
-        raise DataError(
-            f"dataset.until is set, and {facts.undated} rows of {dataset.name} have no event_time",
-            "map dataset.columns.event_time, or remove dataset.until",
-        )
+        message = f"dataset.until is set, and {facts.undated} rows of {dataset.name} have no event_time"
+        raise DataError(message, "map dataset.columns.event_time, or remove dataset.until")
     if not facts.usable:
         raise DataError(f"dataset {dataset.name} has no rows", "check dataset.path")
 
@@ -351,31 +316,27 @@ def label_stretches(log: OpenedLog, split: Split, *, every_fold: bool = False) -
     """Add `part` by the row's place, unless the log does."""
     stretches = Stretches(log.n, split.folds, split.fold, split.valid, every_fold)
     names = tuple(dict.fromkeys((*log.columns, "part")))
-    if isinstance(log.rows, PieceRows):
+    if isinstance(log.rows, blocks.PieceRows):
         read = partial(_read_stretches, read=log.rows.read, names=log.columns, stretches=stretches)
         return replace(log, rows=replace(log.rows, read=read), columns=names)
     rules = replace(log.rules, placed=True)
     change = partial(_convert_placed, rules=rules, stretches=replace(stretches, n=log.facts.rows))
-    return replace(
-        log,
-        rows=ChangedRows(cast("ChangedRows", log.rows).rows, rules.columns, change, names),
-        columns=names,
-    )
+    stored = cast("blocks.ChangedRows", log.rows).rows
+    return replace(log, rows=blocks.ChangedRows(stored, rules.columns, change, names), columns=names)
 
 
 def _read_stretches(
     pieces: Iterable[tuple[int, Any]],
     columns: Sequence[str],
-    read: OpenPieces,
+    read: blocks.OpenPieces,
     names: Sequence[str],
     stretches: Stretches,
 ) -> Iterator[pa.Table]:
     for piece in pieces:
         start = piece[0]
         for rows in read([piece], columns=names):
-            yield _set_parts(rows, stretches.name_parts(np.arange(start, start + len(rows)))).select(
-                list(columns)
-            )
+            parts = stretches.name_parts(np.arange(start, start + len(rows)))
+            yield _set_parts(rows, parts).select(list(columns))
             start += len(rows)
 
 

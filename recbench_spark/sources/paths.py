@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
-from fnmatch import fnmatch
+from collections.abc import Iterator
 from pathlib import Path
 
 from recbench_spark.core.inputs import normalise_path
-from recbench_spark.errors import ConfigError, DataError, MissingError, nearest
+from recbench_spark.errors import DataError, MissingError, nearest
 from recbench_spark.storage.local_files import bare_name, is_text, refuse_name
 from recbench_spark.storage.uris import is_hidden
 
@@ -52,29 +51,6 @@ def check_path(path: str) -> None:
     raise MissingError(f"no such file or folder: {path}", hint)
 
 
-def find_entry(folder: str, names: Sequence[str] | None, patterns: Sequence[str]) -> str:
-    """Find an entry by the first pattern which fits any.
-
-    `.gz` or the like may follow.
-
-    Args:
-        folder: the folder.
-        names: the names in it; None: it is a file.
-        patterns: name patterns, the best one first.
-
-    Raises:
-        ConfigError: nothing fits, or the path is not a folder; the hint has the nearest name.
-    """
-    if names is None:
-        raise ConfigError(f"{folder} is a file", f"expected a folder with {' or '.join(patterns)}")
-    for pattern in patterns:
-        for name in names:
-            if fnmatch(bare_name(name), pattern):
-                return f"{folder.rstrip('/')}/{name}"
-    hint = nearest(patterns[0], names[:50]) if names else "the folder is empty"
-    raise ConfigError(f"{folder}: no {' or '.join(patterns)} (.gz or not)", hint)
-
-
 def refuse_empty(path: str) -> None:
     """Refuse an empty local file, or a folder of them.
 
@@ -98,9 +74,7 @@ def _list_sizes(folder: Path) -> Iterator[int]:
         yield from (Path(place, name).stat().st_size for name in names if not is_hidden(name))
 
 
-FILE_NAMES = re.compile(
-    r".*\.(parquet|arrow|feather|json|jsonl|npy|npz|pkl|xlsx?|zip|zst|lz4)", re.IGNORECASE
-)
+FILE_NAMES = r"(?i).*\.(parquet|arrow|feather|json|jsonl|npy|npz|pkl|xlsx?|zip|zst|lz4)"
 """Names of files that are no text."""
 
 
@@ -112,5 +86,5 @@ def may_be_table(name: str) -> bool:
     >>> may_be_table("shop.orders"), may_be_table("orders.csv")
     (True, False)
     """
-    is_file = is_text(name) or bare_name(name) != name or FILE_NAMES.fullmatch(name)
+    is_file = is_text(name) or bare_name(name) != name or re.fullmatch(FILE_NAMES, name)
     return bool(re.fullmatch(r"\w+(\.\w+){1,2}", name)) and not is_file

@@ -202,11 +202,9 @@ class Dataset(Strict):
             if not source and name in LOG_COLUMNS[:2]:
                 raise make_error(f"a log needs the column {name}", f"columns: {{{name}: NAME}}")
         sources = [source for source in columns.values() if source]
-        twice = next((name for name in sources if sources.count(name) > 1), None)
-        if twice is not None:
-            raise make_error(
-                f"'{twice}' is two of {', '.join(columns)}", "give each standard name a column of its own"
-            )
+        if twice := next((name for name in sources if sources.count(name) > 1), None):
+            message = f"'{twice}' is two of {', '.join(columns)}"
+            raise make_error(message, "give each standard name a column of its own")
         return columns
 
     @field_validator("options")
@@ -269,11 +267,9 @@ class Dataset(Strict):
 
     @model_validator(mode="after")
     def _check_time_unit(self) -> Dataset:
-        times = READER_UNITS.get(self.reader)
-        if times and self.time_unit not in times[1]:
-            raise ValueError(
-                f"reader '{self.reader}' has {times[0]}: leave out time_unit '{self.time_unit}'"
-            )
+        times, units = READER_UNITS.get(self.reader, ("", (self.time_unit,)))
+        if self.time_unit not in units:
+            raise ValueError(f"reader '{self.reader}' has {times}: leave out time_unit '{self.time_unit}'")
         return self
 
     @model_validator(mode="after")
@@ -290,9 +286,8 @@ class Dataset(Strict):
     def _check_closed_loop(self) -> Dataset:
         if self.closed_loop == "split" and self.reader not in CLOSED_LOOP_READERS:
             message = f"closed_loop: reader '{self.reader}' has no closed loop beside an open one"
-            raise make_error(
-                message, f"leave it out; readers that have one: {', '.join(CLOSED_LOOP_READERS)}"
-            )
+            hint = f"leave it out; readers that have one: {', '.join(CLOSED_LOOP_READERS)}"
+            raise make_error(message, hint)
         return self
 
     @model_validator(mode="after")
@@ -330,8 +325,10 @@ class Dataset(Strict):
     @property
     def separates_by_blanks(self) -> bool:
         """True if blanks separate the fields in a text file."""
-        options = {name.lower(): value for name, value in self.options.items()}
-        return BLANKS in (options.get("sep", "").lower(), options.get("delimiter", "").lower())
+        return any(
+            name.lower() in ("sep", "delimiter") and value.lower() == BLANKS
+            for name, value in self.options.items()
+        )
 
     @property
     def time_format(self) -> str:

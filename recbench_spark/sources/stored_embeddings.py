@@ -64,11 +64,8 @@ def choose_sides(table: str, model_id: str | None, sides: tuple[str, ...]) -> li
     places = find_sides(table, model_id)
     if len(sides) == len(places) == 1:
         return list(places.values())
-    missing = [side for side in sides if side not in places]
-    if missing:
-        message = (
-            f"{table}: the model has vectors of {' and '.join(places)}, none of {' and '.join(missing)}"
-        )
+    if missing := " and ".join(side for side in sides if side not in places):
+        message = f"{table}: the model has vectors of {' and '.join(places)}, none of {missing}"
         hint = "embed the log with --columns src=user_id,dst=item_id --sides user,item"
         raise ConfigError(message, hint)
     return [places[side] for side in sides]

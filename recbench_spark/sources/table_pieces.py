@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -25,41 +26,15 @@ import pyarrow.dataset as ds
 from recbench_spark.core.inputs import Options, find_version, normalise_path
 from recbench_spark.errors import ConfigError, DataError, FallbackToSpark
 from recbench_spark.schemas import IDS
+from recbench_spark.sources import formats
 from recbench_spark.sources.delta_snapshots import select_version
-from recbench_spark.sources.formats import (
-    MOST_ROWS,
-    Folders,
-    TablePiece,
-    TablePieces,
-    choose_reader,
-    cut_name,
-    get_reader,
-    open_files,
-)
 from recbench_spark.sources.paths import check_path, exists, may_be_table
 from recbench_spark.sources.text_layouts import LAYOUTS, NUMBER_COLUMNS, Layout, note_texts, read_options
 from recbench_spark.sources.text_lines import RFC_4180, StoredTable, read_names
 from recbench_spark.sources.text_pieces import Fields, measure_text, split_file
-from recbench_spark.sources.trec_files import FIELDS, find_format
-from recbench_spark.storage.local_files import (
-    DAMAGED,
-    bare_name,
-    data_files,
-    head_lines,
-    read_head,
-    refuse_packed_text,
-    refuse_strange_names,
-    text_separator,
-)
+from recbench_spark.storage import local_files, table_scans
 from recbench_spark.storage.objects import stat_visible
 from recbench_spark.storage.packed_blocks import Change
-from recbench_spark.storage.table_scans import (
-    NULL_FOLDER,
-    find_partition,
-    is_delta_table,
-    open_delta,
-    split_groups,
-)
 from recbench_spark.storage.text_forms import BLANKS
 from recbench_spark.storage.uris import arrow_uri, is_hdfs, is_object_storage, is_remote
 
@@ -83,14 +58,14 @@ class FragmentPiece:
     def read(self, columns: Sequence[str]) -> Iterator[StoredTable]:
         """Yield the rows in batches."""
         scanner = self.fragment.scanner(
-            schema=self.schema, columns=list(columns), batch_size=MOST_ROWS, use_threads=False
+            schema=self.schema, columns=list(columns), batch_size=formats.MOST_ROWS, use_threads=False
         )
         try:
             for batch in scanner.to_batches():
                 yield StoredTable(pa.Table.from_batches([batch]))
         except (pa.ArrowException, OSError) as error:
             message = str(error).strip().splitlines()[0]
-            raise DataError(f"{self.path}: cannot be read: {message[:300]}", DAMAGED) from None
+            raise DataError(f"{self.path}: cannot be read: {message[:300]}", local_files.DAMAGED) from None
 
 
 # ------------------------------------------------------------------------------------------ opening
@@ -120,28 +95,38 @@ def is_delta(path: str) -> bool:
     Errors are those of `find_place`.
     """
     place = find_place(path)
-    return is_delta_table(place) or find_partition(place) is not None
+    return table_scans.is_delta_table(place) or table_scans.find_partition(place) is not None
 
 
 def detect_kind(path: str) -> str:
     """Return delta, text or parquet; errors as `find_place`."""
-    if is_delta(path):
-        return "delta"
-    return "text" if find_layout(path) else "parquet"
+    return "delta" if is_delta(path) else "text" if find_layout(path) else "parquet"
 
 
 def find_layout(path: str) -> Fields | Layout | None:
     """Return a text file's or folder's layout, else None."""
-    if (name := bare_name(path)) in LAYOUTS:
+    if (name := local_files.bare_name(path)) in LAYOUTS:
         return LAYOUTS[name]
-    if kind := find_format(path):
-        return Fields(FIELDS[kind], BLANKS)
+    if Path(path).is_file() and (
+        kind := local_files.trec_kind(local_files.head_lines(local_files.read_head(path)))
+    ):
+        return Fields(TREC_FIELDS[kind], BLANKS)
     place = find_place(path)
-    sep = text_separator(path, list_files(place) if is_remote(place) else None)
+    sep = local_files.text_separator(path, list_files(place) if is_remote(place) else None)
     return Layout(sep) if sep else None
 
 
-def open_pieces(path: str, wanted: Iterable[str] = ()) -> TablePieces:
+TREC_FIELDS = {
+    "run": ("user_id", None, "item_id", None, "score", None),
+    "qrels": ("user_id", None, "item_id", "relevance"),
+}
+"""Our names for fields in TREC's runs and judgements, which have no header; None: a field not read.
+
+Scores order a run, as in trec_eval.
+"""
+
+
+def open_pieces(path: str, wanted: Iterable[str] = ()) -> formats.TablePieces:
     """Open a table in pieces.
 
     Only footers, and the first lines of text files, are read.
@@ -154,13 +139,12 @@ def open_pieces(path: str, wanted: Iterable[str] = ()) -> TablePieces:
         MissingError: nothing is there. DataError: a file cannot be read. SchemaError: columns in two files
             do not fit. FallbackToSpark: as `find_place`, or Delta has a feature that only Spark knows.
     """
-    place = find_place(path)
     if is_delta(path):
         return _open_delta(path)
-    files = list_files(place)
+    files = list_files(find_place(path))
     if layout := find_layout(path):
         return open_texts(path, files, lambda file: (_read_layout(file, layout), 0))
-    return open_files(path, files, choose_reader(path, files), READ_COLUMNS | {*wanted})
+    return formats.open_files(path, files, formats.choose_reader(path, files), READ_COLUMNS | {*wanted})
 
 
 def open_typed(
@@ -169,7 +153,7 @@ def open_typed(
     wanted: Collection[str],
     options: Options,
     partitions: Mapping[str, str] | None = None,
-) -> TablePieces:
+) -> formats.TablePieces:
     """Open typed rows, of Parquet or Delta; errors as `open_pieces`.
 
     Args:
@@ -189,21 +173,23 @@ def open_typed(
     if reader == "delta":
         return _open_delta(path, options, partitions)
     files = list_files(place, read_options(options).get("pathglobfilter"))
-    return open_files(path, files, get_reader(reader), wanted)
+    return formats.open_files(path, files, formats.get_reader(reader), wanted)
 
 
 def _open_delta(
     path: str, options: Options | None = None, partitions: Mapping[str, str] | None = None
-) -> TablePieces:
+) -> formats.TablePieces:
     pinned = find_version(path, options)
     version = select_version(options or {}) if pinned is None else pinned
-    dataset = open_delta(path, version, partitions)
+    dataset = table_scans.open_delta(path, version, partitions)
     place, schema = find_place(path), dataset.schema
-    pieces = tuple(FragmentPiece(group, schema, place) for group in split_groups(dataset))
-    return TablePieces(pieces, schema, int(dataset.count_rows()))
+    pieces = tuple(FragmentPiece(group, schema, place) for group in table_scans.split_groups(dataset))
+    return formats.TablePieces(pieces, schema, int(dataset.count_rows()))
 
 
-def list_files(place: str, pattern: str | None = None, *, strict: bool = False) -> dict[str, Folders]:
+def list_files(
+    place: str, pattern: str | None = None, *, strict: bool = False
+) -> dict[str, formats.Folders]:
     """Return a place's files in order, with their folders' values.
 
     Hidden and empty files are left out, and so are files in folders with other names than NAME=VALUE.
@@ -217,11 +203,11 @@ def list_files(place: str, pattern: str | None = None, *, strict: bool = False) 
         names = [name for name, one in stat_visible(place).items() if one.size]
     else:
         root = str(Path(place))
-        paths = data_files(Path(place)) if Path(place).is_dir() else [Path(place)]
+        paths = local_files.data_files(Path(place)) if Path(place).is_dir() else [Path(place)]
         names = [str(path) for path in paths if path.stat().st_size]
     if pattern:
         glob = compile_glob(pattern)
-        names = [name for name in names if glob.fullmatch(cut_name(name))]
+        names = [name for name in names if glob.fullmatch(formats.cut_name(name))]
     files = read_folders(root, names)
     if lost := [name for name in names if name not in files] if strict else []:
         folder = lost[0].removeprefix(root).strip("/").rpartition("/")[0]
@@ -256,25 +242,23 @@ GLOB = {"*": ".*", "?": ".", "{": "(?:", "}": ")", "[": "[", "\\": "\\"}
 """Signs in Hadoop's patterns as regular expressions; `re` refuses one without its pair."""
 
 
-def read_folders(root: str, names: Iterable[str]) -> dict[str, Folders]:
+def read_folders(root: str, names: Iterable[str]) -> dict[str, formats.Folders]:
     """Return file names with the values of their folders.
 
     Folders are called NAME=VALUE. Files in folders with other names are left out.
     """
-    parts = {name: name.removeprefix(root).strip("/").split("/")[:-1] for name in names}
-    return {
-        name: dict(map(_read_folder, folders))
-        for name, folders in parts.items()
-        if all("=" in folder for folder in folders)
-    }
+    values: dict[str, formats.Folders] = {}
+    for name in names:
+        folders = name.removeprefix(root).strip("/").split("/")[:-1]
+        if all("=" in folder for folder in folders):
+            pairs = (folder.split("=", 1) for folder in folders)
+            values[name] = {
+                unquote(key): None if v == table_scans.NULL_FOLDER else unquote(v) for key, v in pairs
+            }
+    return values
 
 
-def _read_folder(folder: str) -> tuple[str, str | None]:
-    name, _, value = folder.partition("=")
-    return unquote(name), None if value == NULL_FOLDER else unquote(value)
-
-
-def read_rows(pieces: Iterable[TablePiece], columns: Sequence[str]) -> Iterator[pa.Table]:
+def read_rows(pieces: Iterable[formats.TablePiece], columns: Sequence[str]) -> Iterator[pa.Table]:
     """Yield some columns of the rows in pieces."""
     for piece in pieces:
         for stored in piece.read(columns):
@@ -282,7 +266,7 @@ def read_rows(pieces: Iterable[TablePiece], columns: Sequence[str]) -> Iterator[
 
 
 def read_unfolded(
-    pieces: Iterable[TablePiece], columns: Sequence[str], names: Sequence[str], rename: Change
+    pieces: Iterable[formats.TablePiece], columns: Sequence[str], names: Sequence[str], rename: Change
 ) -> Iterator[pa.Table]:
     """Yield a row for each item in cells with lists."""
     for table in read_rows(pieces, names):
@@ -293,8 +277,8 @@ def read_unfolded(
 
 
 def open_texts(
-    path: str, files: Mapping[str, Folders], look: Callable[[str], tuple[Fields, int]]
-) -> TablePieces:
+    path: str, files: Mapping[str, formats.Folders], look: Callable[[str], tuple[Fields, int]]
+) -> formats.TablePieces:
     """Open text files; errors as `open_pieces`.
 
     Args:
@@ -302,7 +286,7 @@ def open_texts(
         files: as `list_files` returns them.
         look: function from a file to its layout, and the byte from which on it holds rows.
     """
-    refuse_packed_text(path)
+    local_files.refuse_packed_text(path)
     with ThreadPoolExecutor(max_workers=16) as pool:
         looked = dict(zip(files, pool.map(look, files), strict=True))
     layouts = {file: layout for file, (layout, _) in looked.items()}
@@ -310,19 +294,14 @@ def open_texts(
     for file, layout in layouts.items():
         if layout.header and layout.names:
             heads.setdefault(layout.sep.join(map(str, layout.names)), []).append(file)
-    refuse_strange_names(heads, next(iter(layouts.values())).sep if heads else ",", path)
+    local_files.refuse_strange_names(heads, next(iter(layouts.values())).sep if heads else ",", path)
     used = {file: layout for file, layout in layouts.items() if layout.names}
     folders = list(dict.fromkeys(name for file in used for name in files[file]))
-    own = dict.fromkeys(name for layout in used.values() for name in layout.names if name)
-    pieces = [
-        piece
-        for file, layout in used.items()
-        for piece in split_file(file, layout, files[file], looked[file][1])
-    ]
+    own = dict.fromkeys(name for layout in used.values() for name in layout.columns)
+    split = (split_file(file, layout, files[file], looked[file][1]) for file, layout in used.items())
     schema = note_texts(dict.fromkeys([*own, *folders]), folders)
     line = " or ".join(dict.fromkeys(layout.line for layout in used.values()))
-    size = sum(map(measure_text, used))
-    return TablePieces(tuple(pieces), schema, 0, line, size)
+    return formats.TablePieces(tuple(chain(*split)), schema, 0, line, sum(map(measure_text, used)))
 
 
 def _read_layout(file: str, given: Fields | Layout) -> Fields:
@@ -330,5 +309,5 @@ def _read_layout(file: str, given: Fields | Layout) -> Fields:
         return given
     if given.names is not None:
         return Fields(given.names, given.separator, encoding=given.encoding)
-    names = read_names(head_lines(read_head(file)), given.separator, file)
+    names = read_names(local_files.head_lines(local_files.read_head(file)), given.separator, file)
     return Fields(tuple(names), given.separator, header=True, quotes=RFC_4180)

@@ -51,9 +51,8 @@ def read_options(given: Options) -> dict[str, str]:
             raise ConfigError(message, "leave one out")
     for name in ("quote", "escape", "comment"):
         if len(options.get(name, "")) > 1:
-            raise ConfigError(
-                f"dataset.options: {name} is one letter, not {options[name]!r}", "leave it out"
-            )
+            message = f"dataset.options: {name} is one letter, not {options[name]!r}"
+            raise ConfigError(message, "leave it out")
     try:
         "".encode(options.get("encoding", "utf-8"))
     except (LookupError, UnicodeError):
@@ -72,18 +71,16 @@ def open_quote_error(file: str, line: str, separator: str, width: int | None) ->
         width: number of fields in the header; None if this line is the header. A line with as many fields,
             quotes ignored, is a complete row; the quote would join it with other rows.
     """
-    message = f"{file}: a quoted field continues in the next line: {line[:120]!r}"
-    if width is not None and line.count(separator) + 1 == width:
-        return DataError(
-            message,
-            "the line has all its fields, so its quotes are characters like any others: for a log set "
-            "dataset.options quote: '', else write the quotes doubled (RFC 4180), or Parquet",
-        )
-    return DataError(
-        message,
+    hint = (
         "write the file without line breaks in fields, or as Parquet; for a log set dataset.options "
-        "multiLine: 'true', or quote: '' where quotes are characters like any others",
+        "multiLine: 'true', or quote: '' where quotes are characters like any others"
     )
+    if width is not None and line.count(separator) + 1 == width:
+        hint = (
+            "the line has all its fields, so its quotes are characters like any others: for a log set "
+            "dataset.options quote: '', else write the quotes doubled (RFC 4180), or Parquet"
+        )
+    return DataError(f"{file}: a quoted field continues in the next line: {line[:120]!r}", hint)
 
 
 def make_nested_error(file: str, row: str) -> DataError:

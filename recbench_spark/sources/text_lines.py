@@ -6,7 +6,7 @@ import re
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,21 +85,16 @@ class _Patterns(NamedTuple):
 @lru_cache(32)
 def _compile(sep: str, mark: str, escape: str) -> _Patterns:
     quote, before, between = map(re.escape, (mark, escape, sep))
-    inner = (
-        rf"(?:{quote}{quote}|[^{quote}])*+"
-        if mark == escape
-        else rf"(?:{before}[{before}{quote}]|[^{quote}])*+"
-    )
+    inside = rf"{quote}{quote}" if mark == escape else rf"{before}[{before}{quote}]"
+    inner = rf"(?:{inside}|[^{quote}])*+"
     field = rf"{quote}{inner}{quote}|[^{quote}{between}]*"
-    texts = (
-        *(rf"{quote}{inner}{quote}", rf"{inner}{quote}"),
-        *(
-            rf"(?:{field})(?:{between}(?:{field}))*",
-            rf"(?:^|{between})({field})",
-            rf"{before}([{before}{quote}])",
-        ),
+    return _Patterns(
+        re.compile(rf"{quote}{inner}{quote}"),
+        re.compile(rf"{inner}{quote}"),
+        re.compile(rf"(?:{field})(?:{between}(?:{field}))*"),
+        re.compile(rf"(?:^|{between})({field})"),
+        re.compile(rf"{before}([{before}{quote}])"),
     )
-    return _Patterns(*map(re.compile, texts))
 
 
 def cut_quoted(
@@ -123,11 +118,8 @@ def cut_quoted(
         return [field or None for field in line.split(sep)]
     mark, patterns = quotes.mark, _compile(sep, quotes.mark, quotes.escape)
     if patterns.line.fullmatch(line):
-        parts = patterns.field.findall(line)
-        return [
-            patterns.escaped.sub(r"\1", part[1:-1]) if part.startswith(mark) else part or None
-            for part in parts
-        ]
+        unquote, parts = partial(patterns.escaped.sub, r"\1"), patterns.field.findall(line)
+        return [unquote(part[1:-1]) if part.startswith(mark) else part or None for part in parts]
     fields: list[str | None] = []
     at = 0
     while at <= len(line):
@@ -205,18 +197,12 @@ def refuse_nested(row: str, fields: Sequence[str | None], sep: str, path: str, w
     Raises:
         DataError: a field holds whole rows.
     """
-    if len(fields) == width:
-        holds = any(_holds_rows(field or "", place, sep, width) for place, field in enumerate(fields))
-    else:
-        holds = "\n" in row.rstrip("\n")
+    holds = len(fields) != width and "\n" in row.rstrip("\n")
+    for place, field in enumerate(fields if len(fields) == width else ()):
+        first, *rest = (line.count(sep) + 1 for line in (field or "").rstrip("\n").split("\n"))
+        holds |= rest != [] and [first, *rest] == [width - place, *[width] * (len(rest) - 1), place + 1]
     if holds:
         raise make_nested_error(_name_place(path), row)
-
-
-def _holds_rows(field: str, place: int, sep: str, width: int) -> bool:
-    widths = [line.count(sep) + 1 for line in field.rstrip("\n").split("\n")]
-    ends = (widths[0], widths[-1]) == (width - place, place + 1)
-    return len(widths) > 1 and ends and all(one == width for one in widths[1:-1])
 
 
 def read_names(lines: Sequence[str], sep: str, path: str, quotes: Quotes | None = RFC_4180) -> list[str]:
@@ -243,12 +229,15 @@ def split_lines(raw: bytes, encoding: str = "utf-8", *, blanks: bool = False) ->
     Undecodable bytes become U+FFFD. `blanks`: keep blank lines.
     """
     text = _as_utf8(raw, encoding)
-    if b"\r" in text:
-        text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    text = _end_lines(text)
     lines = pc.split_pattern(pa.array([text], pa.binary()), b"\n").flatten().view(pa.string())
     if blanks:
         return lines
     return lines.filter(pc.not_equal(pc.ascii_trim(lines, BLANKS), ""))
+
+
+def _end_lines(text: bytes) -> bytes:
+    return text.replace(b"\r\n", b"\n").replace(b"\r", b"\n") if b"\r" in text else text
 
 
 def _as_utf8(raw: bytes, encoding: str) -> bytes:
@@ -278,8 +267,7 @@ def cut_plain(
     Returns:
         None: a line has a mark or another number of fields, may be blank, or is not UTF-8.
     """
-    if b"\r" in text:
-        text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    text = _end_lines(text)
     if len(sep) != 1 or not wanted or len(names) < 2 or not text:
         return None
     if any(mark.encode() in text for mark in marks if mark) or (sep <= " " and _has_blanks(text)):

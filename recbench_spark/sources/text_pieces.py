@@ -19,17 +19,8 @@ import pyarrow.compute as pc
 
 from recbench_spark.core.arrays import Bools, Ints
 from recbench_spark.errors import DataError
+from recbench_spark.sources import text_lines
 from recbench_spark.sources.text_layouts import note_texts
-from recbench_spark.sources.text_lines import (
-    Quotes,
-    StoredTable,
-    cut_plain,
-    cut_quoted,
-    join_lines,
-    refuse_nested,
-    split_lines,
-    split_tokens,
-)
 from recbench_spark.storage.local_files import COMPRESSED, read_chunks
 from recbench_spark.storage.objects import measure_files, open_input
 from recbench_spark.storage.text_forms import BLANKS, is_wide
@@ -73,29 +64,29 @@ class LinePiece(NamedTuple):
         """The file with these lines."""
         return self.path
 
-    def read(self, columns: Sequence[str]) -> Iterator[StoredTable]:
+    def read(self, columns: Sequence[str]) -> Iterator[text_lines.StoredTable]:
         """Yield rows as text, with lines in other layouts apart."""
         for rows in read_pieces([self], [*columns, BAD_LINE]):
             bad = rows.column(BAD_LINE)
             good = rows.filter(pc.is_null(bad)) if bad.null_count < len(bad) else rows
             table = good.select(list(columns)).cast(note_texts(columns, self.given))
-            yield StoredTable(table, self.layout.line, tuple(bad.drop_null().to_pylist()))
+            yield text_lines.StoredTable(table, self.layout.line, tuple(bad.drop_null().to_pylist()))
 
 
 class TextLayout(Protocol):
     """A way in which lines hold rows."""
 
-    @property
-    def encoding(self) -> str:
-        """The text's encoding."""
+    encoding: str = "utf-8"
 
     @property
     def divisible(self) -> bool:
         """True if each range of lines can be read alone."""
+        return True
 
     @property
     def carries(self) -> bool:
         """True if a line describes the lines after it."""
+        return False
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -147,15 +138,12 @@ def cut_text(raw: bytes, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
     rows = layout.cut_at_once(text, piece, columns) if isinstance(layout, Fields) else None
     if rows is None:
         blanks = isinstance(layout, Fields) and layout.is_multiline
-        rows = layout.cut(split_lines(text, layout.encoding, blanks=blanks), piece, columns)
+        rows = layout.cut(text_lines.split_lines(text, layout.encoding, blanks=blanks), piece, columns)
     more = {FILE: name_file(piece.path), **piece.given}
-    chosen = {}
-    for name in columns:
-        if name in rows.column_names and name not in piece.given:
-            chosen[name] = rows.column(name)
-        else:
-            chosen[name] = pa.repeat(pa.scalar(more.get(name), pa.string()), len(rows))
-    return pa.table(chosen).replace_schema_metadata(rows.schema.metadata)
+    chosen = dict(zip(rows.column_names, rows.columns, strict=True))
+    for name in {*columns} - (chosen.keys() - piece.given.keys()):
+        chosen[name] = pa.repeat(pa.scalar(more.get(name), pa.string()), len(rows))
+    return pa.table({name: chosen[name] for name in columns}).replace_schema_metadata(rows.schema.metadata)
 
 
 def name_file(path: str) -> str:
@@ -221,7 +209,7 @@ def _make_table(columns: dict[str, pa.Array], bad: pa.Array, comments: int = 0) 
 
 
 @dataclass(frozen=True)
-class Fields:
+class Fields(TextLayout):
     """Rows with a separator, or blanks, between their fields.
 
     Attributes:
@@ -237,11 +225,10 @@ class Fields:
     names: tuple[str | None, ...]
     sep: str
     header: bool = False
-    quotes: Quotes | None = None
+    quotes: text_lines.Quotes | None = None
     comment: str = ""
     encoding: str = "utf-8"
     null: str = ""
-    carries: bool = False
 
     @property
     def is_multiline(self) -> bool:
@@ -270,7 +257,7 @@ class Fields:
             return None
         wanted = [name for name in self.columns if name in columns]
         marks = (self.comment, self.quotes.mark if self.quotes else "")
-        rows = cut_plain(text, self.sep, self.names, wanted, marks)
+        rows = text_lines.cut_plain(text, self.sep, self.names, wanted, marks)
         if rows is None:
             return None
         rows = rows.slice(int(self.header and piece.first == 0))
@@ -279,7 +266,7 @@ class Fields:
     def cut(self, lines: pa.Array, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
         """Cut lines into columns; an empty field is NULL."""
         if self.quotes and self.quotes.multiline:
-            rows = join_lines(lines.to_pylist(), self.sep, self.quotes, self.comment)
+            rows = text_lines.join_lines(lines.to_pylist(), self.sep, self.quotes, self.comment)
             lines = pa.array(rows, pa.string())
         n = len(lines)
         if self.comment:
@@ -291,19 +278,21 @@ class Fields:
         fits = pc.equal(pc.list_value_length(parts), len(self.names))
         wanted = [name for name in self.columns if name in columns]
         fields = _take_fields(parts, fits, map(self.names.index, wanted), len(self.names), null=self.null)
-        return _make_table(dict(zip(wanted, fields, strict=True)), _keep_bad(lines, fits), comments)
+        return _make_table(
+            dict(zip(wanted, fields, strict=True)), pc.if_else(fits, NO_TEXT, lines), comments
+        )
 
     def _split(self, lines: pa.Array, path: str) -> pa.Array:
         quotes, blanks = self.quotes, self.sep == BLANKS
         if quotes is None or not pc.any(pc.match_substring(lines, quotes.mark), min_count=0).as_py():
-            return split_tokens(lines) if blanks else pc.split_pattern(lines, self.sep)
+            return text_lines.split_tokens(lines) if blanks else pc.split_pattern(lines, self.sep)
         rows, width, sep = lines.to_pylist(), len(self.names), " " if blanks else self.sep
         if blanks:
             rows = [row if quotes.mark in row else " ".join(row.split()) for row in rows]
-        cut = [cut_quoted(row, sep, path, width, quotes) for row in rows]
+        cut = [text_lines.cut_quoted(row, sep, path, width, quotes) for row in rows]
         for row, fields in zip(rows, cut, strict=True) if quotes.multiline else ():
             if "\n" in row:
-                refuse_nested(row, fields, self.sep, path, width)
+                text_lines.refuse_nested(row, fields, self.sep, path, width)
         return pa.array(cut, pa.list_(pa.string()))
 
 
@@ -315,16 +304,12 @@ def _take_fields(
         return [pa.array([], pa.string()) for _ in places]
     if not pc.all(fits).as_py():
         parts = pc.if_else(fits, parts, pa.scalar([None] * width, parts.type))
-    fields = [_drop_text(pc.list_element(parts, place), "") for place in places]
-    return [_drop_text(field, null) for field in fields] if null else fields
+    fields = (pc.list_element(parts, place) for place in places)
+    nulls = pa.array(["", null])
+    return [pc.if_else(pc.is_in(field, nulls), NO_TEXT, field) for field in fields]
 
 
-def _drop_text(field: pa.Array, text: str) -> pa.Array:
-    return pc.if_else(pc.equal(field, text), pa.scalar(None, pa.string()), field)
-
-
-def _keep_bad(lines: pa.Array, fits: pa.Array) -> pa.Array:
-    return pc.if_else(fits, pa.scalar(None, pa.string()), lines)
+NO_TEXT = pa.scalar(None, pa.string())
 
 
 WHOLE_NUMBERS = r"^\s*[0-9]+(\s+[0-9]+)*\s*$"
@@ -332,7 +317,7 @@ LISTED = r"^\s*\([0-9]+,[0-9]+\)(\s+[0-9]+)+\s*$"
 
 
 @dataclass(frozen=True)
-class ItemLines:
+class ItemLines(TextLayout):
     """Lines with a user and items; without items, no row.
 
     Attributes:
@@ -341,9 +326,6 @@ class ItemLines:
     """
 
     listed: bool = False
-    encoding: str = "utf-8"
-    divisible: bool = True
-    carries: bool = False
     columns: tuple[str, ...] = ("user_id", "item_id")
 
     @property
@@ -357,7 +339,9 @@ class ItemLines:
         fits = pc.match_substring_regex(lines, LISTED if self.listed else WHOLE_NUMBERS)
         wrong = lines.filter(pc.invert(fits))
         good = lines.filter(fits)
-        parts = split_tokens(pc.replace_substring_regex(good, "[(),]", " ") if self.listed else good)
+        parts = text_lines.split_tokens(
+            pc.replace_substring_regex(good, "[(),]", " ") if self.listed else good
+        )
         line_r, value_r = pc.list_parent_indices(parts), pc.list_flatten(parts)
         starts = np.asarray(parts.offsets)[:-1] - parts.offsets[0].as_py()
         keep = _mark_negatives(line_r, value_r, starts) if self.listed else np.ones(len(value_r), np.bool_)
@@ -381,14 +365,12 @@ def _mark_negatives(line_r: pa.Array, value_r: pa.Array, starts: Ints) -> Bools:
 
 
 @dataclass(frozen=True)
-class Matrix:
+class Matrix(TextLayout):
     """A line per user, a number per item (0: none, unless `zeros`); ids are places from 0."""
 
     value: str = "rating"
     zeros: bool = False
-    encoding: str = "utf-8"
     divisible: bool = False
-    carries: bool = False
     line: str = "as many numbers as in the first line"
 
     @property
@@ -398,32 +380,22 @@ class Matrix:
 
     def cut(self, lines: pa.Array, piece: LinePiece, columns: Sequence[str]) -> pa.Table:
         """Make a row per number except 0, or bad line."""
-        parts = split_tokens(lines)
+        parts = text_lines.split_tokens(lines)
         width_l = pc.list_value_length(parts).to_numpy(zero_copy_only=False)
         width = int(width_l[0]) if len(width_l) else 0
         fits = width_l == width
-        good = parts.filter(pa.array(fits))
         users = np.repeat(np.flatnonzero(fits), width)
         items = np.tile(np.arange(width), int(fits.sum()))
-        values = pc.list_flatten(good)
-        rated = pa.array(
-            [self.zeros or not _is_zero(one) for one in values.dictionary_encode().dictionary.to_pylist()],
-            pa.bool_(),
-        )
-        kept = rated.take(values.dictionary_encode().indices)
+        values = pc.list_flatten(parts.filter(pa.array(fits)))
+        codes = values.dictionary_encode()
+        rated = [self.zeros or not _is_zero(one) for one in codes.dictionary.to_pylist()]
+        kept = pa.array(rated, pa.bool_()).take(codes.indices)
         wrong = np.flatnonzero(~fits)
-        gap = pa.nulls(len(wrong), pa.string())
-        texts = {
-            "user_id": pa.concat_arrays([_as_text(users).filter(kept), _as_text(wrong)]),
-            "item_id": pa.concat_arrays(
-                [_as_text(items).filter(kept), _as_text(np.zeros(len(wrong), np.int64))]
-            ),
-            self.value: pa.concat_arrays([values.filter(kept), gap]),
-        }
-        bad = pa.concat_arrays(
-            [pa.nulls(pc.sum(kept, min_count=0).as_py(), pa.string()), lines.filter(pa.array(~fits))]
-        )
-        return _make_table(texts, bad)
+        good = [_as_text(users), _as_text(items), values, pa.nulls(len(values), pa.string())]
+        gap, first = pa.nulls(len(wrong), pa.string()), _as_text(np.zeros(len(wrong), np.int64))
+        bad = [_as_text(wrong), first, gap, lines.filter(pa.array(~fits))]
+        texts = [pa.concat_arrays([one.filter(kept), more]) for one, more in zip(good, bad, strict=True)]
+        return _make_table(dict(zip(self.columns, texts[:3], strict=True)), texts[3])
 
 
 def _is_zero(text: str) -> bool:
@@ -440,15 +412,13 @@ HEADER = "^[0-9]+:$"
 
 
 @dataclass(frozen=True)
-class MovieBlocks:
+class MovieBlocks(TextLayout):
     """Lines `user,rating,day` under their movie's line `movie:` (Netflix prize).
 
     `single`: a file has one movie, which its name tells; the first line must say the same.
     """
 
     single: bool = False
-    encoding: str = "utf-8"
-    divisible: bool = True
     columns: tuple[str, ...] = ("item_id", "user_id", "rating", "event_time")
     line: str = "'user,rating,date' under a line 'movie:'"
 
@@ -464,7 +434,7 @@ class MovieBlocks:
         fits = pc.and_(pc.is_valid(movies), pc.equal(pc.list_value_length(parts), 3))
         fields = _take_fields(parts, fits, range(3), 3)
         chosen = dict(zip(self.columns, [movies, *fields], strict=True))
-        return _make_table(chosen, _keep_bad(lines, fits))
+        return _make_table(chosen, pc.if_else(fits, NO_TEXT, lines))
 
     def _name_movies(self, lines: pa.Array, piece: LinePiece) -> tuple[pa.Array, pa.Array]:
         header = pc.match_substring_regex(lines, HEADER)
@@ -472,9 +442,9 @@ class MovieBlocks:
             number = re.search(r"mv_0*([0-9]+)\.txt", piece.path)
             movie = number[1] if number else ""
             keep = pc.not_equal(lines, f"{movie}:")
-            movies = pc.if_else(header, pa.scalar(None, pa.string()), movie)
+            movies = pc.if_else(header, NO_TEXT, movie)
             return movies.filter(keep), lines.filter(keep)
-        names = pc.if_else(header, pc.utf8_rtrim(lines, ":"), pa.scalar(None, pa.string()))
+        names = pc.if_else(header, pc.utf8_rtrim(lines, ":"), NO_TEXT)
         begin = pa.array([_find_movie(piece)], pa.string())
         movies = pc.fill_null_forward(pa.concat_arrays([begin, names])).slice(1)
         keep = pc.invert(header)

@@ -60,12 +60,8 @@ class TextRules:
         survey: Any = PieceRows(engine, pieces, partial(_survey_text, taken=taken, rules=self))
         facts: list[TextFacts] = [one for some in survey.each((), list) for one in some]
         reduce(add, (one for one, _ in facts), Problems(self.where, self.path)).refuse()
-        whole = {
-            name: all(one[name] for _, one in facts if name in one)
-            for name in IDS
-            if any(name in one for _, one in facts)
-        }
-        floats = tuple(name for name, is_float in whole.items() if is_float)
+        known = {name: {one[name] for _, one in facts if name in one} for name in IDS}
+        floats = tuple(name for name, are_floats in known.items() if are_floats == {True})
         for name in floats:
             note_floats(name, self.where)
         return replace(self, floats=floats)

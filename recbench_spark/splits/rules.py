@@ -26,16 +26,7 @@ from recbench_spark.splits import worlds
 from recbench_spark.splits.labels import HeldOutIds, LabelMethod, OpenLoop, SplitRule, label_rows
 from recbench_spark.splits.pairs import PAIR_COLUMNS, DuplicateRule, find_doubled_pair
 from recbench_spark.splits.windows import find_instants
-from recbench_spark.storage.blocks import (
-    ChangedRows,
-    Engine,
-    PieceRows,
-    Rows,
-    TaskRows,
-    count_table_rows,
-    mark_whole,
-    return_rows,
-)
+from recbench_spark.storage import blocks
 from recbench_spark.storage.scratch import keep_results
 
 ROWS_PER_READER = 1 << 23
@@ -60,7 +51,7 @@ def estimate_rows(dataset: Dataset) -> int:
         return 0
 
 
-def open_plain_log(engine: Engine, dataset: Dataset, split: Split) -> OpenedLog | None:
+def open_plain_log(engine: blocks.Engine, dataset: Dataset, split: Split) -> OpenedLog | None:
     """Open a log with plain columns, without a pass.
 
     None: the log is another one. A value that needs a second look raises FallbackToSpark in a task.
@@ -73,7 +64,7 @@ def open_plain_log(engine: Engine, dataset: Dataset, split: Split) -> OpenedLog 
     return OpenedLog(open_log_rows(engine, files), COLUMNS, files.n, files.whole)
 
 
-def open_world(engine: Engine, dataset: Dataset, scratch: str | None) -> OpenedLog:
+def open_world(engine: blocks.Engine, dataset: Dataset, scratch: str | None) -> OpenedLog:
     """Open a generated world, kept in scratch if possible.
 
     The world is generated once.
@@ -86,15 +77,15 @@ def open_world(engine: Engine, dataset: Dataset, scratch: str | None) -> OpenedL
         hint = nearest(unknown[0], worlds.ATTRIBUTES)
         raise ConfigError(f"dataset.attributes: a world has no '{unknown[0]}'", hint)
     made = worlds.open_rows(engine, dataset.world)
-    rows: Rows = made
+    rows: blocks.Rows = made
     if scratch is not None:
-        rows = keep_results(scratch, made.open(names, return_rows, names), engine)
+        rows = keep_results(scratch, made.open(names, blocks.return_rows, names), engine)
     end = log_end_micros(dataset)
     later = 0 if end is None else sum(rows.each(["event_time"], partial(_count_later, end=end)))
-    n = sum(rows.each(["rating"], count_table_rows)) - later
+    n = sum(rows.each(["rating"], blocks.count_table_rows)) - later
     facts = RowFacts(n, unparted=dataset.world.interactions)
     if later:
-        rows = ChangedRows(rows, names, partial(_drop_later, end=end), names)
+        rows = blocks.ChangedRows(rows, names, partial(_drop_later, end=end), names)
     return OpenedLog(rows, names, n, frozenset(), later, facts=facts)
 
 
@@ -106,13 +97,15 @@ def _drop_later(rows: pa.Table, end: int | None) -> pa.Table:
     return rows.filter(pc.less(rows.column("event_time"), end))
 
 
-def open_log_rows(engine: Engine, files: ColumnarLog) -> PieceRows:
+def open_log_rows(engine: blocks.Engine, files: ColumnarLog) -> blocks.PieceRows:
     """Return a log's rows; each task reads some row groups."""
     # Whole rounds over all cores: a task's memory does not depend on its rows, and each takes time to
     # start.
     cores = engine.cores
     readers = min(len(files.groups), cores * -(-files.n // (cores * ROWS_PER_READER)))
-    return PieceRows(engine, range(readers), partial(columnar.read_log, files=files, readers=readers))
+    return blocks.PieceRows(
+        engine, range(readers), partial(columnar.read_log, files=files, readers=readers)
+    )
 
 
 def find_cut(log: OpenedLog, split: Split, zone: tzinfo) -> tuple[int, int, int] | None:
@@ -124,7 +117,7 @@ def find_cut(log: OpenedLog, split: Split, zone: tzinfo) -> tuple[int, int, int]
         return None
     rows = log.rows
     if "part" in log.columns:
-        rows = ChangedRows(rows, ("event_time", "part"), _drop_given, ("event_time",))
+        rows = blocks.ChangedRows(rows, ("event_time", "part"), _drop_given, ("event_time",))
     return find_instants(rows, split, zone)
 
 
@@ -133,8 +126,8 @@ def _drop_given(rows: pa.Table) -> pa.Table:
 
 
 def label_log(
-    log: OpenedLog, dataset: Dataset, split: Split, engine: Engine, *, every_fold: bool = False
-) -> TaskRows:
+    log: OpenedLog, dataset: Dataset, split: Split, engine: blocks.Engine, *, every_fold: bool = False
+) -> blocks.TaskRows:
     """Label a log's rows.
 
     The only shuffle brings all rows of an owner together. Rows with a part keep it and do not count for
@@ -177,10 +170,10 @@ def label_log(
     rule = make_rule(split, duplicates, find_cut(log, split, dataset.zone))
     rule = replace(rule, numeric=rule.tie in log.numeric, open_loop=open_loop, every_fold=every_fold)
     names = tuple(dict.fromkeys((*log.columns, "part")))
-    return mark_whole(dealt.then(partial(label_rows, rule=rule), names), owner)
+    return blocks.mark_whole(dealt.then(partial(label_rows, rule=rule), names), owner)
 
 
-def _refuse_doubled(dealt: TaskRows, *, apart: bool) -> None:
+def _refuse_doubled(dealt: blocks.TaskRows, *, apart: bool) -> None:
     """Raise DataError if a pair is in two rows.
 
     The message has one such pair.

@@ -118,7 +118,7 @@ def test_both_engines_draw_the_same_users(spark, tmp_path) -> None:
 
 def test_both_engines_count_ids_that_are_none_over_all_batches(spark, tmp_path, monkeypatch) -> None:
     """Spark's sentence counted the rows of one batch, and named the column that the first bad one had."""
-    monkeypatch.setattr("recbench_spark.sources.table_pieces.MOST_ROWS", 50)
+    monkeypatch.setattr("recbench_spark.sources.formats.MOST_ROWS", 50)
     for number, wrong in enumerate((("query_id",), ("ad_id", "auction_id"), ("ad_id",))):
         log, folder = WORLD.log, tmp_path / str(number)
         folder.mkdir()

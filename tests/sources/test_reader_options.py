@@ -18,9 +18,9 @@ from recbench_spark.engine.local import LocalEngine
 from recbench_spark.errors import ConfigError, DataError, MissingError, SchemaError
 from recbench_spark.sources import text_pieces
 from recbench_spark.sources.log_sources import HERE, open_raw_log
-from recbench_spark.sources.log_times import convert_times
 from recbench_spark.sources.opened_logs import check_log
 from recbench_spark.sources.settings import READER_OPTIONS, UNUSED_OPTIONS, Dataset
+from recbench_spark.sources.times import convert_times
 from recbench_spark.storage.objects import write_bytes
 from tests.labelled import open_log
 

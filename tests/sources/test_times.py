@@ -19,8 +19,7 @@ from recbench_spark.config import Dataset, parse
 from recbench_spark.errors import DataError, FallbackToSpark, RecbenchError
 from recbench_spark.sources.arrow_times import check_times, read_movielens_times
 from recbench_spark.sources.columnar import _convert_times
-from recbench_spark.sources.log_times import convert_times
-from recbench_spark.sources.times import CHECKED, coarser_unit, guess_unit, time_hint
+from recbench_spark.sources.times import CHECKED, coarser_unit, convert_times, guess_unit, time_hint
 from tests.labelled import open_log, read_log
 
 SECOND = 1_000_000

@@ -16,7 +16,7 @@ from deltalake import write_deltalake
 from recbench_spark.errors import StoreError
 from recbench_spark.maintenance.retention import MAX_NIGHT_SECONDS, remove_private_files
 from recbench_spark.schemas import REJECTS, TRIALS, arrow_rows
-from recbench_spark.sources.object_digests import read_object_stamps
+from recbench_spark.sources.digests import read_object_stamps
 from recbench_spark.storage import delta_files, hdfs, objects, table_upkeep, uris
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.delta_tables import hold_table, read_dataset

@@ -17,7 +17,7 @@ import pytest
 
 from recbench_spark.errors import StoreError
 from recbench_spark.schemas import REJECTS, TRIALS, arrow_rows
-from recbench_spark.sources.object_digests import read_object_stamps
+from recbench_spark.sources.digests import read_object_stamps
 from recbench_spark.storage import delta_files, host_files, object_access, objects, task_files, uris
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.delta_tables import list_files, open_table, read_dataset

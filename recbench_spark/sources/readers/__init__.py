@@ -4,8 +4,8 @@ Everything is checked when it is read, in one pass that counts problems. A missi
 that is not a number, or a row without ids becomes an error that names file, column and an example. No row
 is dropped silently, and no problem appears later as a Java stack trace.
 
-    logs             logs that only Spark reads; `sources.log_sources` opens all others
+    logs             logs and tables that only Spark reads; `sources.log_sources` opens all other logs,
+                     `sources.table_pieces` all other tables
     published        rounds, propensities and negatives of published data sets, without Spark
-    tables           tables that only Spark reads; `sources.table_pieces` opens all others
     paths            local and remote paths, errors of Spark
 """

@@ -1,4 +1,4 @@
-"""Read logs which Spark alone reads.
+"""Read logs and tables which Spark alone reads.
 
 They are tables in a catalog, Delta with some features, or files on Hadoop's storage. Rows come as stored;
 `opened_logs` converts and checks them like those from other logs.
@@ -11,33 +11,31 @@ from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Dataset
+from recbench_spark.core.inputs import Options, find_version, time_travel_options
 from recbench_spark.engine.sessions import SparkEngine
-from recbench_spark.engine.versions import add_columns
+from recbench_spark.engine.versions import add_columns, read_setting
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.runtime.indexing import add_row_index
 from recbench_spark.sources.log_checks import PLACE
 from recbench_spark.sources.log_sources import Finder, RawLog, TextLog, find_text_files, open_raw_log
 from recbench_spark.sources.opened_logs import OpenedLog, check_log
-from recbench_spark.sources.readers.paths import (
-    explain_errors,
-    is_folder,
-    list_files,
-    list_names,
-    read_file_head,
-    strip_host,
-    unpack,
-)
-from recbench_spark.sources.readers.tables import open_table, prepare_session
+from recbench_spark.sources.paths import check_path, exists
+from recbench_spark.sources.readers import paths
+from recbench_spark.sources.readers.paths import explain_errors, strip_host
+from recbench_spark.sources.text_layouts import REPLACEMENT
 from recbench_spark.sources.text_pieces import BAD_LINE, FILE, HIDDEN, LinePiece, cut_text
 from recbench_spark.sources.times import CHECKED
 from recbench_spark.storage.blocks import ChangedRows, Engine, Rows
+from recbench_spark.storage.catalogs import is_delta
 from recbench_spark.storage.frame_blocks import FrameRows
 from recbench_spark.storage.shared_arrays import escape_path
 from recbench_spark.storage.sql_quotes import quote_sql
+from recbench_spark.storage.uris import is_object_storage
+from recbench_spark.storage.warehouse import share_access
 
 
 def open_log(spark: SparkSession, dataset: Dataset, *, placed: bool = False) -> OpenedLog:
@@ -81,8 +79,8 @@ def _number_rows(engine: Engine, open_rows: Callable[[Engine], Rows]) -> Rows:
 
 def read_text_files(spark: SparkSession, find: Callable[[Finder], TextLog]) -> RawLog:
     """Read files in a known layout, one task per file."""
-    names_of, head_of = partial(list_names, spark), partial(read_file_head, spark)
-    log = find(Finder(partial(is_folder, spark), names_of, head_of, partial(list_files, spark)))
+    names_of, head_of = partial(paths.list_names, spark), partial(paths.read_file_head, spark)
+    log = find(Finder(partial(paths.is_folder, spark), names_of, head_of, partial(paths.list_files, spark)))
     pieces = {strip_host(file): LinePiece(file, 0, -1, layout, given) for given, file, layout in log.files}
     names = (*log.names, BAD_LINE, FILE)
     return log.make_raw(partial(_open_contents, spark=spark, pieces=pieces, names=names))
@@ -101,11 +99,55 @@ def _cut_contents(rows: pa.Table, pieces: Mapping[str, LinePiece], names: Sequen
     tables = [pa.table({name: pa.array([], pa.string()) for name in names})]
     for path, content in zip(rows["path"].to_pylist(), rows["content"].to_pylist(), strict=True):
         piece = pieces[strip_host(path)]
-        tables.append(cut_text(unpack(content, path), piece._replace(path=path), names))
+        tables.append(cut_text(paths.unpack(content, path), piece._replace(path=path), names))
     return pa.concat_tables(tables)
 
 
 # -------------------------------------------------------------------------------------- tables
+
+
+def prepare_session(spark: SparkSession, path: str) -> bool:
+    """Let a session reach a path's storage.
+
+    The result says whether U+FFFD is a letter in its text.
+    """
+    if is_object_storage(path):
+        share_access(spark, path)
+    return read_setting(spark, REPLACEMENT) == "keep"
+
+
+def open_table(spark: SparkSession, path: str, options: Options | None = None) -> DataFrame:
+    """Open a catalog's table, Delta, or Parquet.
+
+    With options, each row names its file (FILE).
+
+    Raises:
+        MissingError: there is no such path or table. DataError: it cannot be read.
+    """
+    paths.reach_storage(spark, path)
+    reader = open_reader(spark, path, options)
+    if not exists(path) and paths.is_table(spark, path):
+        return reader.table(path)
+    check_path(path)
+    with explain_errors(path):
+        if is_delta(spark, path):
+            frame = reader.format("delta").load(path)
+        else:
+            frame = reader.option("mergeSchema", "true").parquet(escape_path(path))
+        return frame if options is None else frame.select("*", F.col("_metadata.file_path").alias(FILE))
+
+
+def open_reader(spark: SparkSession, path: str, options: Options | None = None) -> DataFrameReader:
+    """Return a reader with options.
+
+    A Delta table is read in the version whose identity was recorded.
+    """
+    settings, version = dict(options or {}), find_version(path, options)
+    if version is not None:
+        travel = time_travel_options(settings)
+        settings = {name: value for name, value in settings.items() if name not in travel}
+        settings["versionAsOf"] = str(version)
+    return spark.read.options(**settings)
 
 
 def _make_raw(frame: DataFrame, dataset: Dataset) -> RawLog:
@@ -135,8 +177,5 @@ def _open_columns(frame: DataFrame) -> Rows:
     if not any("." in name for name in names):
         return FrameRows(frame)
     plain = tuple(f"c{n}" for n in range(len(names)))
-    return ChangedRows(FrameRows(frame.toDF(*plain)), plain, partial(_rename, names=names), names)
-
-
-def _rename(rows: pa.Table, names: Sequence[str]) -> pa.Table:
-    return rows.rename_columns(list(names))
+    change = partial(pa.Table.rename_columns, names=list(names))
+    return ChangedRows(FrameRows(frame.toDF(*plain)), plain, change, names)

@@ -48,14 +48,14 @@ class TextInput(NamedTuple):
     Attributes:
         raw: its rows.
         marked: columns to check.
-        mark: function from these to unusable values.
+        mark: function from these to unusable values; None: none is.
         read: columns to read.
         change: function from these to typed rows.
     """
 
     raw: RawLog
     marked: tuple[str, ...]
-    mark: Callable[[pa.Table], Sequence[tuple[pa.Array, Mark]]]
+    mark: Callable[[pa.Table], Sequence[tuple[pa.Array, Mark]]] | None
     read: tuple[str, ...]
     change: Change
 
@@ -124,11 +124,7 @@ def find_negatives(path: str, engine: Any = None) -> TextInput:
         test item is among them.
     """
     find = partial(_find_file, path=path, name="*.test.negative", layout=ItemLines(listed=True))
-    return TextInput(_find_text(path, find, engine), (), _mark_nothing, IDS, return_rows)
-
-
-def _mark_nothing(rows: pa.Table) -> list[tuple[pa.Array, Mark]]:
-    return []
+    return TextInput(_find_text(path, find, engine), (), None, IDS, return_rows)
 
 
 def _find_text(path: str, find: Callable[[Finder], TextLog], engine: Any) -> RawLog:
@@ -163,7 +159,7 @@ def _find_file(finder: Finder, path: str, name: str, layout: TextLayout) -> Text
 
 
 def _count_mistakes(
-    tables: Iterable[pa.Table], mark: Callable[[pa.Table], Any], line: str, where: str
+    tables: Iterable[pa.Table], mark: Callable[[pa.Table], Any] | None, line: str, where: str
 ) -> tuple[int, Problems]:
     """Count rows and unusable values.
 
@@ -175,16 +171,15 @@ def _count_mistakes(
         n += len(rows)
         own = Problems(where, where)
         own.add_lines(rows.column(BAD_LINE).drop_null().to_pylist(), line)
-        for raw, one in mark(rows):
+        for raw, one in mark(rows) if mark else ():
             own.add_values(one.name, raw, one.bad & is_good, one.expected, one.hint)
         problems += own
     return n, problems
 
 
 def _mark_rounds(rows: pa.Table, where: str, affinities: Sequence[str]) -> list[tuple[pa.Array, Mark]]:
-    rules = LogRules(
-        where, {"item_id": "item_id", "event_time": "timestamp"}, nullable=(), unit="timestamp"
-    )
+    sources = {"item_id": "item_id", "event_time": "timestamp"}
+    rules = LogRules(where, sources, nullable=(), unit="timestamp")
     number = {name: _read_numbers(rows, name) for name in (ROUND_COLUMN, *LOGGED[1:])}
     place, click, chance = (number[name] for name in LOGGED[1:])
     marks = [
@@ -197,8 +192,8 @@ def _mark_rounds(rows: pa.Table, where: str, affinities: Sequence[str]) -> list[
     bad = [~np.isfinite(_read_numbers(rows, name)) for name in affinities]
     if bad and np.any(bad):
         texts = [combine_column(rows.column(name)) for name in affinities]
-        rows = rows.append_column("affinities", pc.binary_join_element_wise(
-            *texts, ",", null_handling="replace"))  # fmt: skip
+        joined = pc.binary_join_element_wise(*texts, ",", null_handling="replace")
+        rows = rows.append_column("affinities", joined)
         marks.append(Mark("affinities", "an array of numbers", np.any(bad, axis=0)))
     return [(combine_column(rows.column(mark.name)), mark) for mark in marks]
 
