@@ -6,7 +6,7 @@ A dry run checks a log's first rows with it.
 from __future__ import annotations
 
 import io
-from contextlib import suppress
+from datetime import UTC
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -17,14 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.errors import DataError, SchemaError
+from recbench_spark.sources.arrow_rows import as_double
 from recbench_spark.sources.text_layouts import LAYOUTS, MOVIELENS, SOURCE_COLUMNS, name_layout
 from recbench_spark.sources.times import (
     HAS_DATE,
     HAS_ZONE_NAME,
     KNOWN_ZONE,
     LATEST,
-    MICROS_PER_UNIT,
     TIME_TEXT,
+    convert_times,
     describe_coarser_unit,
     describe_misread_times,
     time_hint,
@@ -52,7 +53,9 @@ def check_times(column: pa.Array, name: str, unit: str, where: str, *, whole: bo
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         if whole:  # the reader checks all times of a larger log
-            _refuse_misread(present, name, where)
+            ends = pc.min_max(convert_times(present, unit, UTC)).as_py()
+            if mistake := describe_misread_times(where, name, (ends["min"], ends["max"])):
+                raise DataError(*mistake)
         return
     if unit == "timestamp" and not text:
         hint = time_hint(str(present[0].as_py()), unit) or "set dataset.time_unit to s, ms or us"
@@ -65,18 +68,14 @@ def check_times(column: pa.Array, name: str, unit: str, where: str, *, whole: bo
         )
         refuse(dated & (~named | known), f"'{name}' is not {TIME_TEXT}")
         return
-    number = _parse_numbers(present)
-    if number is None:
-        return
-    with np.errstate(over="ignore", invalid="ignore"):
-        micros = number * MICROS_PER_UNIT[unit]
-    good = np.isfinite(micros) & (np.abs(micros) < 2.0**63)
-    refuse(good, f"'{name}' is not a time in {unit}")
-    good &= micros < LATEST
+    if not (text or pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        return  # the reader decides about this type
+    micros = convert_times(present, unit, UTC)
+    refuse(np.asarray(micros.is_valid()), f"'{name}' is not a time in {unit}")
+    good = np.asarray(pc.fill_null(pc.less(micros, LATEST), False))
     refuse(good, f"'{name}' is not a time in {unit} before the year 2100")
-    ends = float(number.min()), float(number.max())
-    mistake = describe_coarser_unit(where, name, ends, unit) if whole else None
-    if mistake:
+    ends = pc.min_max(as_double(present, name)).as_py()
+    if whole and (mistake := describe_coarser_unit(where, name, (ends["min"], ends["max"]), unit)):
         raise DataError(*mistake)
 
 
@@ -106,32 +105,6 @@ def read_movielens_times(path: str, reader: str, n: int) -> tuple[str, str, pa.A
         at = header.index(column)
         times = [row[at] for row in rows if len(row) == len(header)]
     return str(place), column, pa.array(times, pa.string())
-
-
-def _refuse_misread(times: pa.Array, name: str, where: str) -> None:
-    """Raise DataError for timestamps made in too fine a unit."""
-    instants = times.cast(pa.timestamp("us", getattr(times.type, "tz", None)), safe=False)
-    ends = pc.min_max(instants.cast(pa.int64()))
-    mistake = describe_misread_times(where, name, (ends["min"].as_py(), ends["max"].as_py()))
-    if mistake:
-        raise DataError(*mistake)
-
-
-def _parse_numbers(column: pa.Array) -> npt.NDArray[np.float64] | None:
-    """Parse (n,) float64, NaN where a text is no number.
-
-    None: the reader decides about this type.
-    """
-    if pa.types.is_integer(column.type) or pa.types.is_floating(column.type):
-        numbers: npt.NDArray[np.float64] = column.cast(pa.float64(), safe=False).to_numpy()
-        return numbers
-    if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-        return None
-    number_n = np.full(len(column), np.nan)
-    for n, text in enumerate(column.to_pylist()):
-        with suppress(ValueError):
-            number_n[n] = float(text)
-    return number_n
 
 
 def _refuse_bad_times(

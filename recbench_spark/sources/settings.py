@@ -266,24 +266,16 @@ class Dataset(Strict):
         return scale
 
     @model_validator(mode="after")
-    def _check_time_unit(self) -> Dataset:
+    def _check_reader_keys(self) -> Dataset:
         times, units = READER_UNITS.get(self.reader, ("", (self.time_unit,)))
         if self.time_unit not in units:
             raise ValueError(f"reader '{self.reader}' has {times}: leave out time_unit '{self.time_unit}'")
-        return self
-
-    @model_validator(mode="after")
-    def _check_reader_keys(self) -> Dataset:
         if not self.is_table and (self.columns or self.options):
             message = f"reader '{self.reader}' takes no 'columns' and no 'options'"
             raise make_error(message, "use reader 'csv' for a file with another layout")
         if self.reader != "world" and self.world != WorldSettings():
             message = f"reader '{self.reader}' reads a log, and 'world' is what one is generated from"
             raise make_error(message, "reader: world, or leave 'world' out")
-        return self
-
-    @model_validator(mode="after")
-    def _check_closed_loop(self) -> Dataset:
         if self.closed_loop == "split" and self.reader not in CLOSED_LOOP_READERS:
             message = f"closed_loop: reader '{self.reader}' has no closed loop beside an open one"
             hint = f"leave it out; readers that have one: {', '.join(CLOSED_LOOP_READERS)}"
@@ -291,7 +283,7 @@ class Dataset(Strict):
         return self
 
     @model_validator(mode="after")
-    def _check_option_names(self) -> Dataset:
+    def _check_options(self) -> Dataset:
         known = READER_OPTIONS.get(self.reader, ("pathGlobFilter",) if self.is_typed else ())
         if self.separates_by_blanks:
             known = BLANKS_OPTIONS
@@ -310,10 +302,6 @@ class Dataset(Strict):
                 with_blanks = " with sep: blanks" if self.separates_by_blanks else ""
                 message = f"options: reader '{self.reader}'{with_blanks} has no '{name}'"
                 raise make_error(message, nearest(name, known))
-        return self
-
-    @model_validator(mode="after")
-    def _check_option_values(self) -> Dataset:
         if self.time_format and self.time_unit != "timestamp":
             message = f"options: timestampFormat has no effect on times in {self.time_unit}"
             raise make_error(message, "set dataset.time_unit: timestamp")

@@ -10,15 +10,13 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.core.arrays import Ints
+from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.streams import NOTES
 from recbench_spark.splits import pairs
 from recbench_spark.splits.kernels import labels
@@ -185,11 +183,11 @@ def _label(rows: pa.Table, rule: SplitRule) -> pa.Table:
     """Add `part` to rows, for protocols which label them."""
     position_r = n_r = np.empty(0, np.int64)
     if rule.by_owner:
-        key_r = _read_times(rows) if rule.temporal else Draws(rows, rule.seed).pairs.view(np.int64)
+        key_r = _read_times(rows) if rule.temporal else draw_hashes(rows, rule.seed).view(np.int64)
         how = {"numeric": rule.numeric, "by_pair": not rule.temporal}
         rows, position_r, n_r = order_rows(rows, rule.owner, rule.tie, key_r, **how)
     if rule.every_fold:
-        fold_r = np.mod(_fold_numbers(Draws(rows, rule.seed), rule, position_r), rule.folds[0])
+        fold_r = np.mod(_fold_numbers(rows, rule, position_r), rule.folds[0])
         codes = pa.array(fold_r.astype(np.int32))
         names = pa.array(map(str, range(rule.folds[0])))
     else:
@@ -204,31 +202,31 @@ def _read_times(rows: pa.Table) -> Ints:
 
 
 def _part_codes(rows: pa.Table, rule: SplitRule, position_r: Ints, n_r: Ints) -> Codes:
-    draws = Draws(rows, rule.seed)
     folds, fold, validates = rule.folds
     if rule.by in ("position", "n_given"):
         test_r, valid_r, n_train = _holdout_sizes(rule, n_r)
         codes = labels.by_position(position_r, n_r, test_r, valid_r, n_train)
     elif rule.by in ("user_folds", "folds"):
-        codes = labels.by_fold(_fold_numbers(draws, rule, position_r), folds, fold, validates)
+        codes = labels.by_fold(_fold_numbers(rows, rule, position_r), folds, fold, validates)
     elif rule.by == "share":
-        codes = labels.by_share(draws.places(draws.pairs), *rule.ratio[:2])
+        codes = labels.by_share(_draw_places(rows, rule.seed), *rule.ratio[:2])
     else:
         codes = labels.by_time(_read_times(rows), *rule.instants)
     if rule.held_out:
-        place_r = draws.places(draws.ids(rule.held_out.of))
+        place_r = _draw_places(rows, rule.seed, f"{rule.held_out.of[:-1]}_id")
         codes = labels.by_held_out(codes, place_r, rule.held_out.test, rule.held_out.valid)
     if rule.parts == (TEST,):
         return codes
-    return labels.partition_test_rows(codes, draws.deal_hashes, len(rule.parts))
+    # A word keeps the hash that deals out parts apart from the one that orders the rows.
+    return labels.partition_test_rows(codes, draw_hashes(rows, rule.seed, word=b"deal"), len(rule.parts))
 
 
-def _fold_numbers(draws: Draws, rule: SplitRule, position_r: Ints) -> Ints:
+def _fold_numbers(rows: pa.Table, rule: SplitRule, position_r: Ints) -> Ints:
     """Return a number per row, whose remainder is the fold."""
     if rule.by == "folds":
-        return draws.pairs.view(np.int64)
+        return draw_hashes(rows, rule.seed).view(np.int64)
     # A user's rows are assigned to folds in turn; the first fold differs from user to user.
-    begin_r: Ints = np.mod(draws.ids("users").view(np.int64), rule.folds[0])
+    begin_r: Ints = np.mod(draw_hashes(rows, rule.seed, "user_id").view(np.int64), rule.folds[0])
     return position_r + begin_r
 
 
@@ -252,48 +250,26 @@ def _set_part(rows: pa.Table, labelled: pa.DictionaryArray) -> pa.Table:
     return rows.set_column(place, "part", labelled)
 
 
-class Draws:
-    """Hashes of rows' ids under a seed, computed on demand.
+def draw_hashes(rows: pa.Table, seed: int, *names: str, word: bytes = b"") -> Hashes:
+    """Return (r,) hashes of rows' ids under a seed, (user, item) by default.
 
-    They are what Spark's `xxhash64` gives for ids and seed. A row's label does not depend on how its log is
-    stored: ids are hashed as texts.
+    They are what Spark's `xxhash64` gives for ids, word and seed. A row's label does not depend on how its
+    log is stored: ids are hashed as texts.
     """
+    # Imported here, because numba takes half a second to load and temporal splits need no hashes.
+    from recbench_spark.core import hashing  # noqa: PLC0415
+    from recbench_spark.core.hashed_ids import hash_encoded  # noqa: PLC0415
 
-    def __init__(self, rows: pa.Table, seed: int) -> None:
-        self._rows, self._seed = rows, seed
+    first, *others = names or ("user_id", "item_id")
+    hashes_r = hash_encoded(id_column(rows, first))
+    for name in others:
+        hashes_r = hash_encoded(id_column(rows, name), hashes_r)
+    hashes_r = hashing.hash_bytes(word, hashes_r) if word else hashes_r
+    return hashing.hash_bytes(seed.to_bytes(8, "little", signed=True), hashes_r)
 
-    @cached_property
-    def pairs(self) -> Hashes:
-        """The hash of (user, item)."""
-        return self._hash_columns("user_id", "item_id")
 
-    @property
-    def deal_hashes(self) -> Hashes:
-        """The hash of (user, item, `deal`), for dealing out parts.
+def _draw_places(rows: pa.Table, seed: int, *names: str) -> Floats:
+    """Return (r,) numbers in [0, 1) with 53 random bits."""
+    from recbench_spark.core import hashing  # noqa: PLC0415
 
-        This hash differs from the one that orders the rows.
-        """
-        return self._hash_columns("user_id", "item_id", word=b"deal")
-
-    def ids(self, of: Literal["users", "items"]) -> Hashes:
-        """Return the hash of each row's user or item."""
-        return self._hash_columns(f"{of[:-1]}_id")
-
-    @staticmethod
-    def places(hashes_r: Hashes) -> npt.NDArray[np.float64]:
-        """Return numbers in [0, 1) with 53 random bits."""
-        from recbench_spark.core import hashing  # noqa: PLC0415
-
-        return hashing.place_hashes(hashes_r)
-
-    def _hash_columns(self, *names: str, word: bytes = b"") -> Hashes:
-        # Imported here, because numba takes half a second to load and temporal splits need no hashes.
-        from recbench_spark.core import hashing  # noqa: PLC0415
-        from recbench_spark.core.hashed_ids import hash_encoded  # noqa: PLC0415
-
-        hashes_r = hash_encoded(id_column(self._rows, names[0]))
-        for name in names[1:]:
-            hashes_r = hash_encoded(id_column(self._rows, name), hashes_r)
-        if word:
-            hashes_r = hashing.hash_bytes(word, hashes_r)
-        return hashing.hash_bytes(self._seed.to_bytes(8, "little", signed=True), hashes_r)
+    return hashing.place_hashes(draw_hashes(rows, seed, *names))

@@ -176,10 +176,6 @@ class Split(Strict):
         for wrong, message in _mistakes(self):
             if wrong:
                 raise ValueError(message)
-        return self
-
-    @model_validator(mode="after")
-    def _check_repeats(self) -> Split:
         divides_pairs = self.temporal or self.holdout in ("consecutive", "given")
         if self.asks_repeats and not divides_pairs:
             message = f"repeats '{self.repeats}': in random order all rows of a pair are in one part"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recbench_spark.core import hashing
-from recbench_spark.splits.labels import Draws
+from recbench_spark.splits.labels import draw_hashes
 
 PRIMES = (
     11400714785074694791,
@@ -80,8 +80,12 @@ def test_every_length_and_every_state(rows: list[tuple[str, int]]) -> None:
     for n, (text, _) in enumerate(rows):
         assert hashing.hash_bytes(text.encode(), states[n : n + 1]).tolist() == [wanted[n]]
     users = [xxh64(struct.pack("<q", -7), xxh64(text.encode(), 42)) for text, _ in rows]
-    assert Draws(table, -7).ids("users").tolist() == users
+    assert draw_hashes(table, -7, "user_id").tolist() == users
 
 
 def test_places_lie_below_one() -> None:
-    assert Draws.places(np.array([0, 2**64 - 1, 2**63], np.uint64)).tolist() == [0.0, 1 - 2.0**-53, 0.5]
+    assert hashing.place_hashes(np.array([0, 2**64 - 1, 2**63], np.uint64)).tolist() == [
+        0.0,
+        1 - 2.0**-53,
+        0.5,
+    ]
