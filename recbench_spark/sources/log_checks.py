@@ -161,7 +161,9 @@ def check_rows(rows: pa.Table, rules: LogRules) -> Checked:
         if name in IDS:
             columns[name], mistakes, kinds[name] = _check_ids(array, source, rules)
         elif name == "rating":
-            columns[name], mistakes = _check_numbers(array, source, rules.where)
+            number = columns[name] = parse_numbers(array, source, rules.where)
+            is_finite = np.isfinite(np.asarray(pc.fill_null(number, 0.0), np.float64))
+            mistakes = [Mark(source, "a finite number", ~is_finite | (is_set(array) & ~is_set(number)))]
         elif name == "event_time":
             columns[name], mistakes, unit = _check_times(array, source, rules)
         else:
@@ -286,13 +288,6 @@ def name_type(kind: pa.DataType) -> str:
 # ----------------------------------------------------------------------------------------- numbers
 
 
-def _check_numbers(array: pa.Array, source: str, where: str) -> tuple[pa.Array, list[Mark]]:
-    number = parse_numbers(array, source, where)
-    value = np.asarray(pc.fill_null(number, 0.0), np.float64)
-    bad = ~np.isfinite(value) | (is_set(array) & ~is_set(number))
-    return number, [Mark(source, "a finite number", bad)]
-
-
 def parse_numbers(array: pa.Array, source: str, where: str) -> pa.Array:
     """Return float64, with NULL for texts without a number.
 
@@ -390,7 +385,7 @@ def find_rejects(rows: pa.Table, rules: LogRules) -> pa.Table:
         for row in zip(*(list_values(combine_column(bad.column(name))) for name in shown), strict=True)
     ]
     texts = bad.column(BAD_LINE).to_pylist() if rules.line else [None] * len(bad)
-    lines = [_show_row(row) if text is None else text for row, text in zip(objects, texts, strict=True)]
+    lines = [text if text is not None else _show_row(row) for row, text in zip(objects, texts, strict=True)]
     files = [file or rules.where for file in bad.column(FILE).to_pylist()]
     columns = [pa.array(column, pa.string()) for column in (files, lines, reasons)]
     return pa.table(columns, ["file", "line", "reason"])
@@ -410,8 +405,7 @@ def list_values(column: pa.Array) -> list[object]:
         column = column.cast(pa.timestamp(column.type.unit)).cast(pa.string())
     if pa.types.is_string(column.type):  # bytes of a file may be no UTF-8
         return [None if text is None else show_value(text) for text in column.cast(pa.binary()).to_pylist()]
-    values: list[object] = column.to_pylist()
-    return values
+    return [*column.to_pylist()]
 
 
 def show_value(value: object) -> str:

@@ -157,7 +157,7 @@ def _find_time(log: LogFile, free: Sequence[ColumnFacts]) -> ColumnFacts | None:
     if similar:
         _refuse_text(similar[0])
     dates = [one for one in free if one.is_stored_time or one.is_time_text or one.is_other_date]
-    epochs = [one for one in free if _is_epoch(one) or _is_compact(one)]
+    epochs = [one for one in free if one.is_numeric and (_is_epoch(one) or _is_compact(one))]
     named = [one for one in free if one.is_numeric and TIME_NAME.search(strip_name(one.name))]
     sure = dates or [one for one in epochs if not log.has_names]
     if len(sure) == 1:
@@ -177,7 +177,7 @@ def _is_epoch(column: ColumnFacts) -> bool:
 
     0 and -1 count as missing times.
     """
-    if not column.is_numeric or column.highest is None:
+    if column.highest is None:
         return False
     lowest = column.highest if column.lowest in (None, 0, -1) else column.lowest
     return times.guess_unit(column.highest) is not None and times.guess_unit(lowest) == times.guess_unit(
@@ -188,7 +188,7 @@ def _is_epoch(column: ColumnFacts) -> bool:
 def _is_compact(column: ColumnFacts) -> bool:
     """Return whether first and last number look like 20260131."""
     ends = [end for end in (column.lowest, column.highest) if end is not None]
-    return bool(ends) and column.is_numeric and all(COMPACT.fullmatch(f"{end:.0f}") for end in ends)
+    return bool(ends) and all(COMPACT.fullmatch(f"{end:.0f}") for end in ends)
 
 
 COMPACT = re.compile("(19|20)[0-9]{2}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])")

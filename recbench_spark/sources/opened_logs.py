@@ -143,7 +143,9 @@ def check_log(
         facts = reduce(add, listed, RowFacts())
     if facts.error:
         raise facts.error
-    _report_comments(raw.where, facts, dataset)
+    if facts.comments:
+        what = f"{facts.comments:,} lines begin with {dataset.options.get('comment', '')!r}"
+        print(f"note: {raw.where}: {what} and are no rows (comment)", file=sys.stderr)
     _refuse_unit(raw.where, facts, rules)
     _refuse_bad(raw, facts, dataset)
     _refuse_undated(facts, dataset)
@@ -166,8 +168,7 @@ def check_log(
 def _convert(stored: blocks.Rows, rules: LogRules, kept: Sequence[int]) -> blocks.Rows:
     """Return the usable rows; pieces know how many come before."""
     if isinstance(stored, blocks.PieceRows):
-        starts = [0, *accumulate(kept)]
-        pieces = tuple(zip(starts, stored.pieces, strict=False))
+        pieces = tuple(zip([0, *accumulate(kept)], stored.pieces, strict=False))
         return blocks.PieceRows(
             stored.engine, pieces, partial(read_converted, read=stored.read, rules=rules)
         )
@@ -192,13 +193,6 @@ def _open_rejects(stored: blocks.Rows, rules: LogRules) -> blocks.TaskRows:
 
 
 # ---------------------------------------------------------------------------------------- refusals
-
-
-def _report_comments(where: str, facts: RowFacts, dataset: Dataset) -> None:
-    """Report how many lines the option `comment` leaves out."""
-    if facts.comments:
-        what = f"{facts.comments:,} lines begin with {dataset.options.get('comment', '')!r}"
-        print(f"note: {where}: {what} and are no rows (comment)", file=sys.stderr)
 
 
 def _refuse_unit(where: str, facts: RowFacts, rules: LogRules) -> None:

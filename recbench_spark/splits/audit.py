@@ -284,20 +284,11 @@ def _count_future(rows: pa.Table, part_r: Ints, request: AuditRequest) -> dict[s
 # ------------------------------------------------------------------------------ totals
 
 
-def merge_pieces(pieces: pa.Table) -> pa.Table:
-    """Add up pieces: one row per user, item and total."""
+def sum_pieces(pieces: pa.Table, request: AuditRequest) -> Counter[Any]:
+    """Sum over users and items in pieces; results from tasks add up."""
     names = [name for name in pieces.column_names if name not in ("of", "id")]
     counts = pieces.group_by(["of", "id"], use_threads=False).aggregate([(name, "sum") for name in names])
-    return counts.rename_columns([name.removesuffix("_sum") for name in counts.column_names])
-
-
-def sum_pieces(pieces: pa.Table, request: AuditRequest) -> Counter[Any]:
-    """Add up the pieces' counts, then sum as `sum_counts`."""
-    return sum_counts(merge_pieces(pieces), request)
-
-
-def sum_counts(counts: pa.Table, request: AuditRequest) -> Counter[Any]:
-    """Sum over users and items; results from tasks add up."""
+    counts = counts.rename_columns([name.removesuffix("_sum") for name in counts.column_names])
     kinds = counts.column("of").to_numpy()
     numbers = np.stack([counts.column(f"n{p}").to_numpy() for p in range(len(request.parts))], axis=1)
     sums: Counter[Any] = Counter()

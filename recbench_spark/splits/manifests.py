@@ -114,7 +114,7 @@ def count_parts(rows: Rows) -> Parts:
 
 
 def _sum_audit(rows: Rows, request: AuditRequest, engine: Engine) -> Counter[Any]:
-    """Sum `audit.sum_counts` over all users and items."""
+    """Sum `audit.sum_pieces` over all users and items."""
     tasks = engine.count_tasks(sum(request.rows.values()))
     counted = rows.deal(COUNTED, partial(audit.count_in_blocks, request=request, tasks=tasks), tasks)
     sums: Counter[Any] = Counter()

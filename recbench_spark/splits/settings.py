@@ -291,14 +291,15 @@ def _mistakes(split: Split) -> list[tuple[bool, str]]:
     holdout, per_user = split.holdout, split.group == "user"
     length, step = (seconds(lasts) if lasts else 0 for lasts in (split.length, split.step))
     span = length + split.window * (step or length)
-    counted = holdout in ("leave_one_out", "last_n", "n_given")
+    is_period, counted = holdout == "period", holdout in ("leave_one_out", "last_n", "n_given")
     folded = holdout in FOLD_HOLDOUTS
-    fields = type(split).model_fields
     strays = [
         key
         for key, holdouts in HOLDOUT_KEYS.items()
-        if holdout not in holdouts and getattr(split, key) != fields[key].default
+        if holdout not in holdouts and getattr(split, key) != type(split).model_fields[key].default
     ]
+    needs_length = is_period and (split.valid or split.window > 0)
+    divides_users = per_user and (counted or holdout == "ratio")
     return [
         (bool(strays), f"{', '.join(strays)}: not for holdout '{holdout}'"),
         (counted and not per_user, f"holdout '{holdout}' is per user: group must be 'user'"),
@@ -310,39 +311,27 @@ def _mistakes(split: Split) -> list[tuple[bool, str]]:
         (split.fold >= split.folds, f"fold must be below folds, which is {split.folds}"),
         (folded and split.valid and split.folds == 2, "2 folds leave none to validate on"),
         (max(length, step, span) > MAX_SECONDS, "length, step and window lead out of the calendar"),
-        (holdout == "period" and (per_user or not split.temporal), "a period is temporal and global"),
-        (holdout == "period" and not (split.start or split.length), "a period needs 'start' or 'length'"),
+        (is_period and (per_user or not split.temporal), "a period is temporal and global"),
+        (is_period and not (split.start or split.length), "a period needs 'start' or 'length'"),
         *_anchor_mistakes(split),
-        (
-            holdout == "period" and (split.valid or split.window > 0) and not split.length,
-            "valid and window need the 'length' of the period",
-        ),
-        (
-            bool(split.held_out)
-            and (holdout not in ("ratio", "leave_one_out", "last_n", "n_given") or not per_user),
-            "held_out goes with group 'user' and holdout ratio, leave_one_out, last_n or n_given",
-        ),
-        (
-            bool(split.held_out) and (split.valid or split.ratio[1] > 0),
-            "with held_out, validation is held_out.valid, a share of its own",
-        ),
+        (needs_length and not split.length, "valid and window need the 'length' of the period"),
+        (bool(split.held_out) and not divides_users, HELD_OUT_HOLDOUTS),
+        (bool(split.held_out) and (split.valid or split.ratio[1] > 0), HELD_OUT_VALID),
     ]
+
+
+HELD_OUT_HOLDOUTS = "held_out goes with group 'user' and holdout ratio, leave_one_out, last_n or n_given"
+HELD_OUT_VALID = "with held_out, validation is held_out.valid, a share of its own"
+HOURS = "anchor calendar goes with a length in d, w or mo: hours have no calendar"
+NAMED_START = "anchor last_event: the period begins with 'start'; write its length in h for equal lengths"
+MONTHS = "months have no fixed length: they go with anchor calendar and a length in d, w or mo"
 
 
 def _anchor_mistakes(split: Split) -> list[tuple[bool, str]]:
     """Return contradictions around a period's anchor: (is wrong, message)."""
+    has_months = any(lasts and lasts.endswith("mo") for lasts in (split.length, split.step))
     return [
-        (
-            split.anchor == "calendar" and not _counts_days(split.length),
-            "anchor calendar goes with a length in d, w or mo: hours have no calendar",
-        ),
-        (
-            split.anchor == "last_event" and split.start is not None,
-            "anchor last_event: the period begins with 'start'; write its length in h for equal lengths",
-        ),
-        (
-            any(lasts and lasts.endswith("mo") for lasts in (split.length, split.step))
-            and not split.by_calendar,
-            "months have no fixed length: they go with anchor calendar and a length in d, w or mo",
-        ),
+        (split.anchor == "calendar" and not _counts_days(split.length), HOURS),
+        (split.anchor == "last_event" and split.start is not None, NAMED_START),
+        (has_months and not split.by_calendar, MONTHS),
     ]

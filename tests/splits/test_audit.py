@@ -32,7 +32,7 @@ def sums(pieces: Sequence[pa.Table], request: AuditRequest, tasks: int) -> Count
     for blocks in held.values():
         together = unpack_blocks(blocks)
         assert together is not None
-        totals.update(audit.sum_counts(audit.merge_pieces(together), request))
+        totals.update(audit.sum_pieces(together, request))
     return totals
 
 
