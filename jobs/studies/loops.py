@@ -34,7 +34,7 @@ from recbench_spark.models.rating.sgd import RatingFactorModel
 from recbench_spark.ranking.kernels.positives import ItemLists
 from recbench_spark.ranking.kernels.rankings import Rankings, mark_relevant
 from recbench_spark.ranking.kernels.scorers import BlockScorer, DotScorer, Scorer, UserBlock, count_ranks
-from recbench_spark.splits.labels import OpenLoop, label_rows
+from recbench_spark.splits.labels import label_rows
 from recbench_spark.splits.pairs import OPEN_LOOP
 from recbench_spark.splits.rules import make_rule
 from recbench_spark.storage.publish import replace_file
@@ -169,8 +169,7 @@ def label_log(rows: pa.Table, benchmark: Benchmark) -> LoopLog:
     """Label the rows by a benchmark file's split; see `read_rows`."""
     split, dataset = benchmark.split, benchmark.dataset
     duplicates = None if dataset.duplicates == "error" else dataset.duplicates
-    apart = OpenLoop(apart=dataset.reader in LOOP_FILES, keeps_known=split.open_loop == "all")
-    labelled = label_rows(rows, replace(make_rule(split, duplicates, numeric=True), open_loop=apart))
+    labelled = label_rows(rows, replace(make_rule(split, duplicates), numeric=True))
     users_r, user_ids = index_ids(labelled.column("user_id").cast(pa.string()))
     items_r, item_ids = index_ids(labelled.column("item_id").cast(pa.string()))
     parts = labelled.column("part").cast(pa.string()).to_numpy()

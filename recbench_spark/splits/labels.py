@@ -42,20 +42,6 @@ class HeldOutIds:
 
 
 @dataclass(frozen=True)
-class OpenLoop:
-    """Rows in the part `open_loop`: which of them stay.
-
-    Attributes:
-        apart: true if the open loop is a separate log, which shows any pair: a pair in it and in another
-            part is no duplicate that `duplicates: error` refuses.
-        keeps_known: true if the pairs in training stay in the open loop, too.
-    """
-
-    apart: bool = False
-    keeps_known: bool = False
-
-
-@dataclass(frozen=True)
 class SplitRule:
     """A split protocol in the form which tasks need.
 
@@ -73,7 +59,7 @@ class SplitRule:
         held_out: held-out ids.
         duplicates: the row of a pair that stays in each part; None if no pair is in two rows.
         repeats: true if a held-out row stays although its pair is in training.
-        open_loop: whether the open loop is a separate log, and which of its pairs stay.
+        keeps_known: true if the pairs in training stay in the open loop, too.
         seed: the seed for the hashes.
         numeric: true if ids sort as numbers, as in rankings, where they decide between equal keys (`tie`).
     """
@@ -89,7 +75,7 @@ class SplitRule:
     held_out: HeldOutIds | None = None
     duplicates: DuplicateRule | None = None
     repeats: RepeatRule = "drop"
-    open_loop: OpenLoop = OpenLoop()
+    keeps_known: bool = False
     seed: int = 42
     numeric: bool = False
 
@@ -121,7 +107,7 @@ class SplitRule:
         With all folds at once, it is the rule inside one fold.
         """
         repeats: RepeatRule = "keep" if self.every_fold else self.repeats
-        return PairRule(self.duplicates, repeats, self.open_loop.keeps_known)
+        return PairRule(self.duplicates, repeats, self.keeps_known)
 
 
 def label_rows(rows: pa.Table, rule: SplitRule) -> pa.Table:

@@ -23,7 +23,7 @@ from recbench_spark.sources.log_sources import open_raw_log
 from recbench_spark.sources.log_survey import RowFacts
 from recbench_spark.sources.opened_logs import OpenedLog, label_stretches, refuse_missing
 from recbench_spark.splits import worlds
-from recbench_spark.splits.labels import HeldOutIds, LabelMethod, OpenLoop, SplitRule, label_rows
+from recbench_spark.splits.labels import HeldOutIds, LabelMethod, SplitRule, label_rows
 from recbench_spark.splits.pairs import PAIR_COLUMNS, DuplicateRule, find_doubled_pair
 from recbench_spark.splits.windows import find_instants
 from recbench_spark.storage import blocks
@@ -157,18 +157,16 @@ def label_log(
         log = label_stretches(log, split, every_fold=every_fold)
     tasks, owner = engine.count_tasks(log.n), make_rule(split, None).owner
     dealt = log.rows.deal(log.columns, partial(columnar.deal_owners, owner=owner, tasks=tasks), tasks)
-    # The open loop may be a log apart, which may show any pair; some of its pairs stay.
-    shows_all = dataset.reader == "world" and dataset.world.open_items == "all"
-    keeps_known = split.open_loop == "all"
-    open_loop = OpenLoop(shows_all or keeps_known or dataset.closed_loop == "split", keeps_known)
     duplicates: DuplicateRule | None = dataset.duplicates
     if dataset.duplicates == "error":
         duplicates = None
         # No pair in a generated world is in two rows of one loop.
         if dataset.reader != "world":
-            _refuse_doubled(dealt, apart=open_loop.apart)
+            # The open loop may be a log apart, which may show any pair.
+            apart = split.open_loop == "all" or dataset.closed_loop == "split"
+            _refuse_doubled(dealt, apart=apart)
     rule = make_rule(split, duplicates, find_cut(log, split, dataset.zone))
-    rule = replace(rule, numeric=rule.tie in log.numeric, open_loop=open_loop, every_fold=every_fold)
+    rule = replace(rule, numeric=rule.tie in log.numeric, every_fold=every_fold)
     names = tuple(dict.fromkeys((*log.columns, "part")))
     return blocks.mark_whole(dealt.then(partial(label_rows, rule=rule), names), owner)
 
@@ -187,10 +185,7 @@ def _refuse_doubled(dealt: blocks.TaskRows, *, apart: bool) -> None:
 
 
 def make_rule(
-    split: Split,
-    duplicates: DuplicateRule | None,
-    cut: tuple[int, int, int] | None = None,
-    numeric: bool = False,
+    split: Split, duplicates: DuplicateRule | None, cut: tuple[int, int, int] | None = None
 ) -> SplitRule:
     """Return the protocol in the form which tasks need.
 
@@ -198,7 +193,6 @@ def make_rule(
         split: order, holdout, group and their amounts.
         duplicates: the row of a pair that stays in each part.
         cut: the starts of validation, test and the time after it, for cuts in time.
-        numeric: true if ids sort as numbers where they decide between equal times.
     """
     held_out, n = split.held_out, None  # for shares
     if split.holdout == "leave_one_out":
@@ -216,8 +210,8 @@ def make_rule(
         held_out=HeldOutIds(held_out.of, held_out.test, held_out.valid) if held_out else None,
         duplicates=duplicates,
         repeats=split.repeats,
+        keeps_known=split.open_loop == "all",
         seed=split.seed,
-        numeric=numeric,
     )
 
 

@@ -16,7 +16,7 @@ from recbench_spark.errors import ConfigError
 from recbench_spark.night.benchmark_checks import check_benchmark
 from recbench_spark.schemas import MANIFESTS, METRICS
 from recbench_spark.splits.audit import AuditRequest, count_piece
-from recbench_spark.splits.labels import OpenLoop, SplitRule, label_rows
+from recbench_spark.splits.labels import SplitRule, label_rows
 from recbench_spark.storage.store import Store
 from tests.nights import run
 
@@ -36,8 +36,8 @@ def make_log(rows: list[Row]) -> pa.Table:
     )
 
 
-def label(rows: list[Row], open_loop: OpenLoop, **settings: Any) -> list[tuple[str, str, float, str]]:
-    rule = SplitRule(by="position", duplicates="keep_last", open_loop=open_loop, seed=3, **settings)
+def label(rows: list[Row], *, keeps: bool = False, **settings: Any) -> list[tuple[str, str, float, str]]:
+    rule = SplitRule(by="position", duplicates="keep_last", keeps_known=keeps, seed=3, **settings)
     made = label_rows(make_log(rows), rule).to_pylist()
     return sorted((row["user_id"], row["item_id"], row["rating"], row["part"]) for row in made)
 
@@ -48,16 +48,16 @@ OPENED: list[Row] = [("u", str(n), 5.0, "open_loop") for n in range(8, 14)]
 
 def test_all_pairs_of_the_open_loop_stay() -> None:
     """Ten closed rows are divided 8 to 2, as without an open loop; its six rows stay, known or not."""
-    alone = label(CLOSED, OpenLoop())
-    made = label(CLOSED + OPENED, OpenLoop(apart=True, keeps_known=True))
+    alone = label(CLOSED)
+    made = label(CLOSED + OPENED, keeps=True)
     assert [row for row in made if row[3] != "open_loop"] == alone
     assert [row[1] for row in made if row[3] == "open_loop"] == sorted(str(n) for n in range(8, 14))
 
 
 def test_known_pairs_leave_the_open_loop_and_stay_in_training() -> None:
-    alone = label(CLOSED, OpenLoop())
+    alone = label(CLOSED)
     train = {row[1] for row in alone if row[3] == "train"}
-    made = label(CLOSED + OPENED, OpenLoop(apart=True))
+    made = label(CLOSED + OPENED)
     assert [row for row in made if row[3] != "open_loop"] == alone
     assert {row[1] for row in made if row[3] == "open_loop"} == {str(n) for n in range(8, 14)} - train
 
@@ -65,7 +65,7 @@ def test_known_pairs_leave_the_open_loop_and_stay_in_training() -> None:
 def test_a_log_that_gives_all_parts_drops_known_pairs_too() -> None:
     rows: list[Row] = [("u", "1", 2.0, "train"), ("u", "1", 5.0, "open_loop"), ("u", "2", 4.0, "open_loop")]
     for keeps, wanted in ((True, ["1", "2"]), (False, ["2"])):
-        rule = SplitRule(by="given", duplicates="keep_last", open_loop=OpenLoop(True, keeps))
+        rule = SplitRule(by="given", duplicates="keep_last", keeps_known=keeps)
         made = label_rows(make_log(rows), rule).to_pylist()
         assert [row["item_id"] for row in made if row["part"] == "open_loop"] == wanted
         assert [row["rating"] for row in made if row["part"] == "train"] == [2.0]
@@ -84,11 +84,10 @@ def test_a_log_that_gives_all_parts_drops_known_pairs_too() -> None:
 def test_duplicates_are_dropped_in_each_loop(drawn: list[Any], keeps: bool, random: Any) -> None:
     """Each loop keeps one row of a pair, with a rating that it has; the order of rows never decides."""
     rows: list[Row] = [(u, i, r, "open_loop" if opened else None) for u, i, r, opened in drawn]
-    open_loop = OpenLoop(apart=True, keeps_known=keeps)
-    made = label(rows, open_loop)
+    made = label(rows, keeps=keeps)
     shuffled = list(rows)
     random.shuffle(shuffled)
-    assert label(shuffled, open_loop) == made
+    assert label(shuffled, keeps=keeps) == made
     closed = {row[:2] for row in rows if row[3] is None}
     assert {row[:2] for row in made if row[3] != "open_loop"} == closed
     train = {row[:2] for row in made if row[3] == "train"}

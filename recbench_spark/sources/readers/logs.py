@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from recbench_spark.config import Dataset
@@ -125,7 +125,12 @@ def open_table(spark: SparkSession, path: str, options: Options | None = None) -
         MissingError: there is no such path or table. DataError: it cannot be read.
     """
     paths.reach_storage(spark, path)
-    reader = open_reader(spark, path, options)
+    settings, version = dict(options or {}), find_version(path, options)
+    if version is not None:  # Delta in the version whose identity was recorded
+        travel = time_travel_options(settings)
+        settings = {name: value for name, value in settings.items() if name not in travel}
+        settings["versionAsOf"] = str(version)
+    reader = spark.read.options(**settings)
     if not exists(path) and paths.is_table(spark, path):
         return reader.table(path)
     check_path(path)
@@ -135,19 +140,6 @@ def open_table(spark: SparkSession, path: str, options: Options | None = None) -
         else:
             frame = reader.option("mergeSchema", "true").parquet(escape_path(path))
         return frame if options is None else frame.select("*", F.col("_metadata.file_path").alias(FILE))
-
-
-def open_reader(spark: SparkSession, path: str, options: Options | None = None) -> DataFrameReader:
-    """Return a reader with options.
-
-    A Delta table is read in the version whose identity was recorded.
-    """
-    settings, version = dict(options or {}), find_version(path, options)
-    if version is not None:
-        travel = time_travel_options(settings)
-        settings = {name: value for name, value in settings.items() if name not in travel}
-        settings["versionAsOf"] = str(version)
-    return spark.read.options(**settings)
 
 
 def _make_raw(frame: DataFrame, dataset: Dataset) -> RawLog:
