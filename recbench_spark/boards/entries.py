@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, NamedTuple, cast
 
@@ -109,10 +109,8 @@ class Entry:
 
         So a search run after the first entry is added to it, and no search is lost.
         """
-        if self.budget_settings is None and self.search_space is None:
-            facts = {name: getattr(before, name) for name in _SEARCH_FIELDS}
-        else:
-            facts = {name: getattr(self, name) for name in _SEARCH_FIELDS}
+        is_searched = self.budget_settings is not None or self.search_space is not None
+        facts = {name: getattr(self, name) for name in _SEARCH_FIELDS} if is_searched else {}
         return replace(before, **facts, fold_values=self.fold_values or before.fold_values)
 
 
@@ -248,16 +246,12 @@ def _note_missing_search(entry: Entry, tuning: SettingsSource) -> list[TuningNot
         return []
     if tuning.description or entry.search_space:
         description = tuning.description or f"a search over {entry.search_space}"
-        return [
-            TuningNote(
-                "no_power", f"its file or bundle names {description}, and the board knows no trial of it"
-            )
-        ]
+        text = f"its file or bundle names {description}, and the board knows no trial of it"
+        return [TuningNote("no_power", text)]
     if entry.origin == "bundle":
         return [TuningNote("never_searched", "it was submitted without a search")]
-    return [
-        TuningNote("never_searched", tuning.why or "no search of this model with these settings is known")
-    ]
+    why = tuning.why or "no search of this model with these settings is known"
+    return [TuningNote("never_searched", why)]
 
 
 def _make_board(entries: Sequence[Entry]) -> Board:
@@ -266,24 +260,19 @@ def _make_board(entries: Sequence[Entry]) -> Board:
     Different names for one method are aliases.
     """
     first = entries[0]
-    names_by_method: dict[str, list[str]] = {}
-    for entry in entries:
-        if entry.name not in names_by_method.setdefault(entry.method, []):
-            names_by_method[entry.method].append(entry.name)
+    places = {method: n for n, method in enumerate(dict.fromkeys(entry.method for entry in entries))}
+    aliases: dict[str, list[str]] = {}
     taken: set[str] = set()
-    aliases = {method: tuple(_take_new_names(group, taken)) for method, group in names_by_method.items()}
+    for entry in sorted(entries, key=lambda entry: places[entry.method]):
+        if entry.name not in taken:
+            aliases.setdefault(entry.method, []).append(entry.name)
+            taken.add(entry.name)
     return Board(
         name=first.board, data=first.data, protocol=first.protocol, metric=first.metric,
         lower_is_better=first.lower_is_better, source="board",
-        aliases={method: group for method, group in aliases.items() if group},
+        aliases={method: tuple(group) for method, group in aliases.items()},
         runs=tuple(entry.to_run() for entry in entries),
     )  # fmt: skip
-
-
-def _take_new_names(names: Iterable[str], taken: set[str]) -> list[str]:
-    fresh = [name for name in names if name not in taken]
-    taken.update(fresh)
-    return fresh
 
 
 def measure_setting_effects(

@@ -127,14 +127,13 @@ def make_search(
 ) -> SearchTrials | None:
     """Return the finished trials for verdicts, or None."""
     ends = {name: _range_bounds(bounds) for name, bounds in space.items()}
-    trials = [
-        Trial(settings=dict(settings), value=value) for settings, value in tried if math.isfinite(value)
-    ]
+    finished = [(settings, value) for settings, value in tried if math.isfinite(value)]
+    trials = tuple(Trial(settings=dict(settings), value=value) for settings, value in finished)
     if not trials:
         return None
     choices = tuple(sorted(name for name, bounds in space.items() if bounds.values))
     return SearchTrials(
-        space=ends, trials=tuple(trials), noise=noise, lower_is_better=lower_is_better, choices=choices
+        space=ends, trials=trials, noise=noise, lower_is_better=lower_is_better, choices=choices
     )
 
 

@@ -42,9 +42,8 @@ class SearchTrials(Strict):
     def _check_settings(self) -> SearchTrials:
         for trial in self.trials:
             if set(trial.settings) != set(self.space):
-                raise ValueError(
-                    f"a trial sets {sorted(trial.settings)}, the space has {sorted(self.space)}"
-                )
+                own, space = sorted(trial.settings), sorted(self.space)
+                raise ValueError(f"a trial sets {own}, the space has {space}")
         return self
 
     def losses(self) -> Floats:

@@ -99,10 +99,9 @@ class SettingRange(Strict):
 
     def _above_high(self) -> float:
         assert self.low is not None and self.high is not None
-        value = (
-            self.high * math.sqrt(self.high / self.low) if self.log else 1.5 * self.high - 0.5 * self.low
-        )
-        return float(f"{value:.6g}")
+        if self.log:
+            return float(f"{self.high * math.sqrt(self.high / self.low):.6g}")
+        return float(f"{1.5 * self.high - 0.5 * self.low:.6g}")
 
 
 class SearchSettings(Strict):

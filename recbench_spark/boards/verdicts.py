@@ -123,17 +123,13 @@ def judge_run(
             not count.
         used: values of the searched settings in this run; None: the best trial's.
     """
-    reasons: list[TuningReason | None] = [find_better_run(run, board)]
-    notes: tuple[TuningNote, ...] = ()
+    remarks: list[TuningReason | TuningNote | None] = [find_better_run(run, board)]
     if search is not None:
-        judged = judge_search(search, run, used)
-        notes = tuple(one for one in judged if isinstance(one, TuningNote))
-        reasons += [one for one in judged if isinstance(one, TuningReason)]
-        reasons.append(check_budget(search, rivals or {}))
-        reasons += [
-            check_setting_searched(search, name, by) for name, by in (effects_elsewhere or {}).items()
-        ]
-    return TuningVerdict(run.method, tuple(reason for reason in reasons if reason is not None), notes)
+        remarks += [*judge_search(search, run, used), check_budget(search, rivals or {})]
+        effects = (effects_elsewhere or {}).items()
+        remarks += [check_setting_searched(search, name, by) for name, by in effects]
+    reasons = tuple(one for one in remarks if isinstance(one, TuningReason))
+    return TuningVerdict(run.method, reasons, tuple(one for one in remarks if isinstance(one, TuningNote)))
 
 
 def judge_search(
@@ -171,7 +167,7 @@ def find_trial(search: SearchTrials, used: Mapping[str, float]) -> int | None:
     None: no trial has them.
     """
     names = list(search.space)
-    places = np.column_stack([_trial_places(search, name) for name in names])
+    places = _trial_places(search, names)
     own = _settings_place(search, names, used)
     exact = np.array([name in search.choices for name in names])
     away = np.abs(places - own)
@@ -197,37 +193,22 @@ def compare_with_best(
         is_large = float(losses[at] - losses.min()) > required_gain(search, run)
         return TuningReason("better_not_used", text) if is_large else TuningNote("better_not_used", text)
     text += ", which is not used"
-    worth_chance, chance = (
-        _best_trial_chance(search, used, by) for by in (required_gain(search, run), trial_noise(search))
-    )
-    if worth_chance is None or chance is None:
-        return TuningNote("no_power", f"{text}; too few trials tell whether it is better")
-    if worth_chance >= SURE_CHANCE:
-        return TuningReason(
-            "better_not_used", f"{text}: predicted to be better than {describe_settings(used)}"
-        )
-    if worth_chance >= UNSURE_CHANCE:
-        return TuningNote("no_power", f"{text}; the trials do not tell how much better it is")
-    if chance >= SURE_CHANCE:
-        return TuningNote(
-            "better_not_used", f"{text}: predicted to be a little better than {describe_settings(used)}"
-        )
-    return TuningNote(
-        "never_searched", f"{text}: predicted to be no better than what is used, which no search found"
-    )
-
-
-def _best_trial_chance(search: SearchTrials, used: Mapping[str, float], gain: float) -> float | None:
-    """Return the chance that the best trial beats untried settings.
-
-    The best trial must be better by more than `gain`.
-    """
     names = _varying_settings(search)
     fitted = _fit_surface(search, names)
     if fitted is None:
-        return None
-    own = _settings_place(search, names, used)
-    return float(fitted.chances(own, fitted.places_nd[:1], gain)[0])
+        return TuningNote("no_power", f"{text}; too few trials tell whether it is better")
+    own, gains = _settings_place(search, names, used), (required_gain(search, run), trial_noise(search))
+    # Chances that the best trial beats the untried settings by more than each gain.
+    worth_chance, chance = (float(fitted.chances(own, fitted.places_nd[:1], gain)[0]) for gain in gains)
+    settings = describe_settings(used)
+    if worth_chance >= SURE_CHANCE:
+        return TuningReason("better_not_used", f"{text}: predicted to be better than {settings}")
+    if worth_chance >= UNSURE_CHANCE:
+        return TuningNote("no_power", f"{text}; the trials do not tell how much better it is")
+    if chance >= SURE_CHANCE:
+        return TuningNote("better_not_used", f"{text}: predicted to be a little better than {settings}")
+    text += ": predicted to be no better than what is used, which no search found"
+    return TuningNote("never_searched", text)
 
 
 def _settings_place(search: SearchTrials, names: Sequence[str], used: Mapping[str, float]) -> Floats:
@@ -300,12 +281,13 @@ def _fit_surface(search: SearchTrials, names: Sequence[str]) -> Surface | None:
     """Fit losses over the varied settings; None for few trials."""
     if not names or len(search.trials) < len(names) + MIN_EXTRA_TRIALS:
         return None
-    places = np.column_stack([_trial_places(search, name) for name in names])
-    return Surface(places, search.losses(), search.noise)
+    return Surface(_trial_places(search, names), search.losses(), search.noise)
 
 
-def _trial_places(search: SearchTrials, name: str) -> Floats:
-    return _scale_to_unit(np.array([trial.settings[name] for trial in search.trials]), search.space[name])
+def _trial_places(search: SearchTrials, names: Sequence[str]) -> Floats:
+    """Return the trials' places (n, d), 0 to 1 over the space."""
+    tried = {name: np.array([trial.settings[name] for trial in search.trials]) for name in names}
+    return np.column_stack([_scale_to_unit(values, search.space[name]) for name, values in tried.items()])
 
 
 def _edge_reach(search: SearchTrials, names: Sequence[str]) -> Floats:
@@ -328,11 +310,8 @@ def find_better_run(run: BoardRun, board: Board) -> TuningReason | None:
     Student's paired t, since a hard fold is hard for both. p is multiplied by the number of such runs
     (Bonferroni).
     """
-    same = [
-        other
-        for other in board.runs
-        if other != run and board.canonical(other.method) == board.canonical(run.method)
-    ]
+    method = board.canonical(run.method)
+    same = [other for other in board.runs if other != run and board.canonical(other.method) == method]
     if not same:
         return None
     best = max(same, key=lambda other: board.improvement(other.value, run.value))
@@ -343,9 +322,8 @@ def find_better_run(run: BoardRun, board: Board) -> TuningReason | None:
     if board.improvement(best.value, run.value) <= max(noise, MIN_RELATIVE_DIFFERENCE * abs(run.value)):
         return None
     who = f" ({best.ran_by})" if best.ran_by else ""
-    return TuningReason(
-        "better_run_known", f"{best.method}{who} reached {best.value:g} against {run.value:g}"
-    )
+    text = f"{best.method}{who} reached {best.value:g} against {run.value:g}"
+    return TuningReason("better_run_known", text)
 
 
 def _find_better_by_folds(run: BoardRun, others: Sequence[BoardRun], board: Board) -> TuningReason | None:
@@ -360,9 +338,8 @@ def _find_better_by_folds(run: BoardRun, others: Sequence[BoardRun], board: Boar
         return None
     best, pair = max(sure, key=lambda one: board.improvement(one[0].value, run.value))
     text = f"{best.method} is better by {abs(pair.mean):.2g}, fold by fold, over {pair.folds} folds"
-    return TuningReason(
-        "better_run_known", f"{text} (p = {pair.p:.2g}): {best.value:g} against {run.value:g}"
-    )
+    text += f" (p = {pair.p:.2g}): {best.value:g} against {run.value:g}"
+    return TuningReason("better_run_known", text)
 
 
 def check_edge(search: SearchTrials, name: str) -> TuningReason | None:
@@ -375,18 +352,14 @@ def check_edge(search: SearchTrials, name: str) -> TuningReason | None:
     """
     if name in search.choices:
         return None
-    values = np.array([trial.settings[name] for trial in search.trials])
-    places, losses = _scale_to_unit(values, search.space[name]), search.losses()
+    places, losses = _trial_places(search, [name])[:, 0], search.losses()
     side = _find_edge_side(places, losses)
     if side is None:
         return None
-    varied = [
-        other for other in search.space if len({trial.settings[other] for trial in search.trials}) > 1
-    ]
-    falls = _profile_falls if varied == [name] else _slope_falls
+    falls = _profile_falls if _varying_settings(search) == [name] else _slope_falls
     if not falls(search, places, losses, side):
         return None
-    at = values[losses.argmin()]
+    at = search.trials[int(losses.argmin())].settings[name]
     return TuningReason("edge", f"the best {name} ({at:g}) lies on the edge of its space")
 
 
@@ -404,12 +377,10 @@ def check_setting_searched(search: SearchTrials, name: str, moved_by: float) -> 
 
     A setting was not searched if it had one value at most.
     """
-    tried = {trial.settings[name] for trial in search.trials if name in trial.settings}
-    if len(tried) > 1 or abs(moved_by) <= MIN_RELATIVE_DIFFERENCE:
+    if name in _varying_settings(search) or abs(moved_by) <= MIN_RELATIVE_DIFFERENCE:
         return None
-    return TuningReason(
-        "unsearched_setting", f"{name} was never searched and moved the method by {moved_by:.1%}"
-    )
+    text = f"{name} was never searched and moved the method by {moved_by:.1%}"
+    return TuningReason("unsearched_setting", text)
 
 
 def _scale_to_unit(values: Floats, space: tuple[float, ...]) -> Floats:
@@ -467,8 +438,7 @@ def _slope_falls(search: SearchTrials, places: Floats, losses: Floats, side: int
     """
     better = losses <= np.quantile(losses, BETTER_SHARE)
     columns = [np.ones(len(losses))]
-    for name, space in search.space.items():
-        x = _scale_to_unit(np.array([trial.settings[name] for trial in search.trials]), space)
+    for x in _trial_places(search, list(search.space)).T:
         columns += [] if np.allclose(x, places) else [x, x**2]
     away = np.abs(side - places)
     design = np.column_stack([away, away**2, *columns])[better]

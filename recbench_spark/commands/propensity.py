@@ -26,8 +26,11 @@ if __name__ != "flags":
 
     from recbench_spark.analyses.exposure.kernels.power_law import PowerLaw
     from recbench_spark.analyses.exposure.kernels.propensities import POWERS
-    from recbench_spark.analyses.exposure.night_propensity import write_propensities
-    from recbench_spark.analyses.exposure.night_propensity_names import ExposureLog, method_name
+    from recbench_spark.analyses.exposure.night_propensity import (
+        ExposureLog,
+        method_name,
+        write_propensities,
+    )
     from recbench_spark.commands.dry_runs import REQUIRED_COLUMNS, check_log
     from recbench_spark.commands.logs import log_settings
     from recbench_spark.commands.runners import run_job

@@ -33,6 +33,7 @@ from recbench_spark.metrics.kernels.accuracy import (
     relevant_counts,
 )
 from recbench_spark.metrics.kernels.predictions import VALUE_METRICS
+from recbench_spark.metrics.list_rows import sum_lists, user_batch
 from recbench_spark.ranking import batch_schemas
 from recbench_spark.ranking.batches import select_truth, split_by_part, to_rankings
 from recbench_spark.ranking.kernels.rankings import Rankings
@@ -181,14 +182,10 @@ RANKING_COLUMNS = (
 def user_value_batches(plan: MetricPlan, batches: Batches) -> Batches:
     """Compute rank metrics per user: `USER_VALUES` from `RANKED_USERS`."""
     for batch in batches:
-        yield from build_user_batches(plan, batch, measure_ranks(plan, to_rankings(batch)))
-
-
-def build_user_batches(plan: MetricPlan, batch: pa.RecordBatch, values: dict[str, Floats]) -> Batches:
-    """Build `USER_VALUES` from a batch's values, (u, c)."""
-    relevant = pa.array(relevant_counts(to_rankings(batch), plan.definition), pa.int32())
-    for metric, values_uc in values.items():
-        yield _user_batch(batch, metric, values_uc, relevant, plan)
+        rankings = to_rankings(batch)
+        relevant = pa.array(relevant_counts(rankings, plan.definition), pa.int32())
+        for metric, values_uc in measure_ranks(plan, rankings).items():
+            yield _user_batch(batch, metric, values_uc, relevant, plan)
 
 
 def measure_ranks(plan: MetricPlan, rankings: Rankings) -> dict[str, Floats]:
@@ -207,20 +204,9 @@ def compute_list_values(plan: MetricPlan, facts: Facts, batches: Batches) -> Bat
 def _user_batch(
     batch: pa.RecordBatch, metric: str, values_uc: Floats, relevant: pa.Array, plan: MetricPlan
 ) -> pa.RecordBatch:
-    n, ks = batch.num_rows, plan.columns(metric)
-    offsets, cuts = np.arange(n + 1, dtype=np.int32) * len(ks), pa.array(np.tile(np.arange(len(ks)), n))
-    missing = np.isnan(values_uc).ravel()
-    columns = {
-        "user_id": batch.column("user_id"),
-        "part": batch.column("part"),
-        "metric": pa.repeat(metric, n),
-        "definition": pa.repeat(plan.describe(metric), n),
-        "estimator": pa.repeat(HOLDOUT, n),
-        "ks": pa.ListArray.from_arrays(offsets, pa.array(ks, pa.int32()).take(cuts)),
-        "values": pa.ListArray.from_arrays(offsets, pa.array(values_uc.ravel(), mask=missing)),
-        "n_relevant": relevant,
-    }
-    return pa.RecordBatch.from_pydict(columns, schema=batch_schemas.USER_VALUES)
+    ks, definition = plan.columns(metric), plan.describe(metric)
+    ids, parts = batch.column("user_id"), batch.column("part")
+    return user_batch(ids, parts, metric, values_uc, relevant, ks=ks, definition=definition)
 
 
 # ------------------------------------------------------------------------------- overall
@@ -395,14 +381,9 @@ def _add_model_group(
         sums, weights = resampling.bootstrap_sums(keys_u, columns, boot.replicates, boot.seed)
         c = tables[0].shape[1]
         for at, (n, table) in enumerate(zip(group, tables, strict=True)):
-            model_columns = (..., slice(at * c, (at + 1) * c))
-            add_slice_totals(
-                totals_by_model[n],
-                key,
-                MetricTotals(
-                    resampling.moments(table), sums[model_columns].copy(), weights[model_columns].copy()
-                ),
-            )
+            own = (..., slice(at * c, (at + 1) * c))
+            totals = MetricTotals(resampling.moments(table), sums[own].copy(), weights[own].copy())
+            add_slice_totals(totals_by_model[n], key, totals)
 
 
 def add_slice_totals(totals: dict[SliceKey, MetricTotals], key: SliceKey, sums: MetricTotals) -> None:
@@ -458,9 +439,8 @@ def metric_table(
     numbers: value, standard error, both interval bounds, (c,) each; n: averaged users, (c,).
     """
     metric, k, definition, estimator = zip(*columns, strict=True)
-    named = dict(
-        zip(("value", "stderr", "ci_low", "ci_high"), map(_to_number_columns, numbers), strict=True)
-    )
+    arrays = [pa.array(values, mask=np.isnan(values)) for values in numbers]
+    named = dict(zip(("value", "stderr", "ci_low", "ci_high"), arrays, strict=True))
     return pa.table(
         {
             **{name: repeat_text(table, name, len(columns)) for name in SLICE},
@@ -476,19 +456,10 @@ def metric_table(
 
 def add_up(table: pa.Table, c: int, replicates: int) -> MetricTotals:
     """Add up all tasks' totals."""
-
-    def add(name: str, shape: tuple[int, int]) -> Ints:
-        rows = [row.values.to_numpy() for row in table.column(name)]
-        return np.sum(rows, axis=0, dtype=np.int64).reshape(shape)
-
-    return MetricTotals(add("moments_c5", (c, 5)), add("boot_bc", (replicates, c)),
-                  add("weights_bc", (replicates, c)))  # fmt: skip
+    boot, weights = (sum_lists(table, name, (replicates, c)) for name in ("boot_bc", "weights_bc"))
+    return MetricTotals(sum_lists(table, "moments_c5", (c, 5)), boot, weights)
 
 
 def repeat_text(table: pa.Table | pa.RecordBatch, name: str, n: int) -> pa.Array:
     """Repeat a text column's first value n times."""
     return pa.array([table.column(name)[0].as_py()] * n, pa.string())
-
-
-def _to_number_columns(values: Floats) -> pa.Array:
-    return pa.array(values, mask=np.isnan(values))

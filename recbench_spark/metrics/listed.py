@@ -58,10 +58,8 @@ def list_measures(plan: MetricPlan, catalogue: ListedCatalogue) -> dict[str, Mea
         measures["lists"] = Measure(sums, accuracy.SLICE, finish, LISTED_COLUMNS, METRICS)
     if plan.overall:
         shown = partial(listing_batches, catalogue.known, plan.ks)
-        finish, join = (
-            partial(listing_histogram, len(plan.ks)),
-            partial(overall_rows, plan, catalogue.n_items),
-        )
+        finish = partial(listing_histogram, len(plan.ks))
+        join = partial(overall_rows, plan, catalogue.n_items)
         measures["shown"] = Measure(shown, ("part", "bucket"), finish, ("part", "top_items"), METRICS, join)
     return measures
 
@@ -92,9 +90,8 @@ def look_up_listed_items(known: ItemLookup, threshold: float | None, batches: Ba
         batches: rankings with `top_items`.
     """
     for batch in batches:
-        with_list = batch.filter(
-            pc.greater(pc.fill_null(pc.list_value_length(batch.column("top_items")), 0), 0)
-        )
+        length = pc.list_value_length(batch.column("top_items"))
+        with_list = batch.filter(pc.greater(pc.fill_null(length, 0), 0))
         if with_list.num_rows:
             yield _look_up_lists(known, threshold, with_list)
 

@@ -17,13 +17,7 @@ from recbench_spark.core.definitions import DEFAULT_TIE_SEED, Definition
 from recbench_spark.core.streams import Batches
 from recbench_spark.engine.measures import Measure
 from recbench_spark.metrics import accuracy as metric_rows
-from recbench_spark.metrics.accuracy import (
-    RANKING_COLUMNS,
-    MetricColumn,
-    MetricPlan,
-    MetricTotals,
-    TruthSelection,
-)
+from recbench_spark.metrics.accuracy import RANKING_COLUMNS, MetricColumn, MetricPlan, TruthSelection
 from recbench_spark.metrics.kernels.accuracy import METRICS, cutoffs, measure
 from recbench_spark.schemas import MULTIVERSE
 
@@ -51,8 +45,10 @@ def metric_definitions(metric: str, base: Definition) -> list[Definition]:
     (16, 288)
     """
     axes = [axis for axis in CHOICES if axis in METRICS[metric].axes]
-    worlds = product(*(_choices(axis, metric, base) for axis in axes))
-    return [_make_world(base, dict(zip(axes, world, strict=True))) for world in worlds]
+    choices = product(*(_choices(axis, metric, base) for axis in axes))
+    worlds = (base.model_copy(update=dict(zip(axes, chosen, strict=True))) for chosen in choices)
+    seed = {"tie_seed": DEFAULT_TIE_SEED}  # as `make_definition` wants it without hashed ties
+    return [world if world.ties == "hashed" else world.model_copy(update=seed) for world in worlds]
 
 
 def _choices(axis: str, metric: str, base: Definition) -> tuple[str, ...]:
@@ -66,12 +62,6 @@ def _choices(axis: str, metric: str, base: Definition) -> tuple[str, ...]:
     if metric == "ndcg" and base.ndcg_ties != "same":
         return (base.ties,)
     return ("hashed", *CHOICES["ties"][1:]) if base.ties == "hashed" else CHOICES["ties"]
-
-
-def _make_world(base: Definition, choices: dict[str, str]) -> Definition:
-    """Return a world's definition, valid for `make_definition` too."""
-    world = base.model_copy(update=choices)
-    return world if world.ties == "hashed" else world.model_copy(update={"tie_seed": DEFAULT_TIE_SEED})
 
 
 def multiverse_columns(plan: MetricPlan) -> list[MetricColumn]:
@@ -108,14 +98,12 @@ def _drop_slices(batches: Batches) -> Batches:
 def _totals(plan: MetricPlan, batches: Batches) -> Batches:
     plain = plan.bootstrap.model_copy(update={"replicates": 0})
 
-    def totals(selection: TruthSelection) -> MetricTotals:
-        values = {
-            f"{metric} {definition.describe()}": measure(selection.rankings, [metric], plan.ks, definition)[
-                metric
-            ]
-            for metric in WORLDS
-            for definition in metric_definitions(metric, plan.definition)
-        }
+    def totals(selection: TruthSelection) -> metric_rows.MetricTotals:
+        values = {}
+        for metric in WORLDS:
+            for world in metric_definitions(metric, plan.definition):
+                own = measure(selection.rankings, [metric], plan.ks, world)
+                values[f"{metric} {world.describe()}"] = own[metric]
         return metric_rows.sum_users(values, selection.keys_u, plain)
 
     yield from metric_rows.sum_by_slice(_drop_slices(batches), totals)

@@ -20,8 +20,9 @@ from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.streams import Batches
 from recbench_spark.engine.measures import Measure
 from recbench_spark.metrics.accuracy import HOLDOUT
+from recbench_spark.metrics.list_rows import user_batch
 from recbench_spark.metrics.result import PART
-from recbench_spark.ranking.batch_schemas import METRIC_ROWS, USER_VALUES
+from recbench_spark.ranking.batch_schemas import METRIC_ROWS
 from recbench_spark.schemas import METRICS
 from recbench_spark.storage.shared_arrays import flatten_lists
 
@@ -61,20 +62,9 @@ def value_batches(ks: Sequence[int], batches: Batches) -> Batches:
         n_u, values_uc = query_values(batch, ks)
         mean_uc = values_uc / n_u[:, None]
         relevant = pa.array(n_u, pa.int32())
-        yield _value_batch(batch.column("user_id"), SCALED_MRR, [None], mean_uc[:, :1], relevant)
-        yield _value_batch(batch.column("user_id"), HIT_RATE, list(ks), mean_uc[:, 1:], relevant)
-
-
-def _value_batch(
-    queries: pa.Array, metric: str, ks: Sequence[int | None], values_uc: Floats, relevant: pa.Array
-) -> pa.RecordBatch:
-    n = len(queries)
-    bounds = pa.array(np.arange(n + 1) * len(ks), pa.int32())
-    texts = (PART, metric, DEFINITION, HOLDOUT)
-    columns = [queries, *(pa.repeat(pa.scalar(text), n) for text in texts)]
-    columns.append(pa.ListArray.from_arrays(bounds, pa.array(list(ks) * n, pa.int32())))
-    columns.append(pa.ListArray.from_arrays(bounds, pa.array(values_uc.ravel())))
-    return pa.RecordBatch.from_arrays([*columns, relevant], schema=USER_VALUES)
+        ids, parts = batch.column("user_id"), pa.repeat(PART, len(n_u))
+        for metric, cuts, values in ((SCALED_MRR, [None], mean_uc[:, :1]), (HIT_RATE, ks, mean_uc[:, 1:])):
+            yield user_batch(ids, parts, metric, values, relevant, ks=cuts, definition=DEFINITION)
 
 
 def pair_measure(ks: Sequence[int]) -> Measure:

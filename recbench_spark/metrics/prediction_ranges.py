@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -58,16 +57,13 @@ def sample_range(values: Floats, most: int) -> Floats:
 
     These values cut all values into parts of about equal size.
     """
-    ordered = np.sort(values)
-    step = -(-len(ordered) // most) or 1
-    sample: Floats = ordered[step // 2 :: step]
-    return sample
+    step = -(-len(values) // most) or 1
+    return np.asarray(np.sort(values)[step // 2 :: step])
 
 
 def cut_ranges(sample: Floats, tasks: int) -> Floats:
     """Return each range's lowest prediction, ascending, without the first."""
-    cuts: Floats = np.unique(np.quantile(sample, np.arange(1, tasks) / tasks, method="nearest"))
-    return cuts
+    return np.unique(np.quantile(sample, np.arange(1, tasks) / tasks, method="nearest"))
 
 
 def deal_ranges(tables: Iterable[pa.Table], cuts: Floats) -> Iterator[Block]:
@@ -85,14 +81,12 @@ def run_ranges(rows: TaskRows, select: Callable[[pa.Table], pa.Table]) -> RangeR
         rows: dealt by `deal_ranges`.
         select: chooses the measured rows in a range.
     """
-    return partial(_measure_ranges, rows, select)
 
+    def run(measure: RangeMeasure) -> list[Any]:
+        measured = rows.each(partial(_measure_range, select=select, measure=measure))
+        return [one for one in measured if one is not None]
 
-def _measure_ranges(
-    rows: TaskRows, select: Callable[[pa.Table], pa.Table], measure: RangeMeasure
-) -> list[Any]:
-    measured = rows.each(partial(_measure_range, select=select, measure=measure))
-    return [one for one in measured if one is not None]
+    return run
 
 
 def _measure_range(
@@ -126,15 +120,19 @@ def _count_range(p: Floats, y: Floats) -> PredictionRange:
 
 def _range_offsets(ranges: Sequence[PredictionRange]) -> dict[float, RangeOffsets]:
     """Return each range's offsets, by its smallest prediction."""
-    below = accumulate((one.rows for one in ranges), initial=0)
-    positives, negatives = (
-        list(accumulate((getattr(one.pairs, name) for one in ranges[::-1]), initial=0))[-2::-1]
-        for name in ("positives", "negatives")
-    )
-    return {
-        one.first: RangeOffsets(rows, (p, n))
-        for one, rows, p, n in zip(ranges, below, positives, negatives, strict=False)
-    }
+    offsets, below = {}, 0
+    positives, negatives = _count_outcomes(ranges)
+    for one in ranges:
+        own = _count_outcomes([one])
+        positives, negatives = positives - own[0], negatives - own[1]
+        offsets[one.first] = RangeOffsets(below, (positives, negatives))
+        below += one.rows
+    return offsets
+
+
+def _count_outcomes(ranges: Sequence[PredictionRange]) -> tuple[int, int]:
+    pairs = [one.pairs for one in ranges if one.pairs is not None]
+    return sum(one.positives for one in pairs), sum(one.negatives for one in pairs)
 
 
 def edges_and_area(
@@ -151,9 +149,7 @@ def edges_and_area(
         rates: false-positive rates bounding the area.
     """
     rows = sum(one.rows for one in ranges)
-    positives, negatives = (
-        sum(getattr(one.pairs, name) for one in ranges) for name in ("positives", "negatives")
-    )
+    positives, negatives = _count_outcomes(ranges)
     look = partial(
         _look_range,
         offsets=_range_offsets(ranges),
@@ -163,9 +159,8 @@ def edges_and_area(
     )
     looks = each(look)
     edges = np.unique([edge for some, _, _ in looks for edge in some])
-    area = roc.area_share(
-        sum(twice for _, twice, _ in looks), [cut for _, _, cut in looks], positives * negatives, rates
-    )
+    twice = sum(twice for _, twice, _ in looks)
+    area = roc.area_share(twice, [cut for _, _, cut in looks], positives * negatives, rates)
     return edges[edges > ranges[0].first] if ranges else edges, area
 
 

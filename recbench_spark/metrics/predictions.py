@@ -26,8 +26,8 @@ from recbench_spark.core.sums import Sums
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.metrics.kernels import predictions as values
 from recbench_spark.metrics.kernels import roc
+from recbench_spark.metrics.list_rows import user_batch
 from recbench_spark.metrics.prediction_ranges import RangeRunner, are_binary, count_ranges, edges_and_area
-from recbench_spark.ranking.batch_schemas import USER_VALUES
 from recbench_spark.ranking.kernels.rankings import raise_to_bounds
 from recbench_spark.sources.arrow_rows import combine_column, distinct_ids, find_indices
 from recbench_spark.storage.blocks import Engine, Rows, Side, Sides, TaskRows, deal_sides
@@ -35,6 +35,10 @@ from recbench_spark.storage.packed_blocks import unpack_blocks
 from recbench_spark.storage.shared_arrays import bound_lists, flatten_lists
 
 MetricRow = dict[str, str | float | int | None]
+Label = tuple[str | None, str | None]
+"""A slice's key and value."""
+
+NO_SLICE: Label = (None, None)
 
 PER_USER = ("mse", "mae", "auc")
 BY_QUANTILE = ("logloss", "rig", "pe", "mean_prediction", "mean_outcome")
@@ -95,15 +99,11 @@ def select_predictions(users: pa.Table, column: str, value: str) -> pa.Table:
     offsets, labels_r = flatten_lists(users.column(column))
     is_kept = labels_r == value
     bounds = np.concatenate([[0], np.cumsum(is_kept)])[offsets]
-    columns = {
-        name: pa.ListArray.from_arrays(
-            pa.array(bounds, pa.int32()), pa.array(flatten_lists(users.column(name))[1][is_kept])
-        )
-        for name in PREDICTIONS[1:]
-    }
-    selected = pa.table(
-        {"user_id": users.column("user_id"), "user_key": users.column("user_key"), **columns}
-    )
+    selected = users.select(["user_id", "user_key"])
+    for name in PREDICTIONS[1:]:
+        kept = pa.array(flatten_lists(users.column(name))[1][is_kept])
+        lists = pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), kept)
+        selected = selected.append_column(name, lists)
     return selected.filter(pa.array(np.diff(bounds) > 0))
 
 
@@ -119,24 +119,11 @@ def user_value_batches(batches: Batches) -> Batches:
         binary = bool(are_binary(y).all())
         metrics["auc"] = roc.user_aucs(offsets, p, y)[0] if binary else np.full(batch.num_rows, np.nan)
         positives = np.add.reduceat(np.append(y > 0, False), offsets[:-1]) * (np.diff(offsets) > 0)
-        for metric in PER_USER:
-            yield _user_batch(batch, metric, metrics[metric], positives)
-
-
-def _user_batch(batch: pa.RecordBatch, metric: str, value_u: Floats, positives: Floats) -> pa.RecordBatch:
-    n = batch.num_rows
-    bounds = pa.array(np.arange(n + 1), pa.int32())
-    columns = {
-        "user_id": batch.column("user_id"),
-        "part": batch.column("part"),
-        "metric": pa.repeat(metric, n),
-        "definition": pa.repeat(VERSION, n),
-        "estimator": pa.repeat("holdout", n),
-        "ks": pa.ListArray.from_arrays(bounds, pa.nulls(n, pa.int32())),
-        "values": pa.ListArray.from_arrays(bounds, pa.array(value_u, mask=np.isnan(value_u))),
-        "n_relevant": pa.array(positives, pa.int32()),
-    }
-    return pa.RecordBatch.from_pydict(columns).select(USER_VALUES.names)
+        relevant = pa.array(positives, pa.int32())
+        ids, parts = batch.column("user_id"), batch.column("part")
+        for name in PER_USER:
+            values_uc = metrics[name][:, None]
+            yield user_batch(ids, parts, name, values_uc, relevant, ks=[None], definition=VERSION)
 
 
 def _read_arrays(batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], Floats, Floats]:
@@ -213,14 +200,13 @@ def label_slice(rows: Sequence[MetricRow], column: str, label: str) -> list[Metr
     A row gets the slice `block = main`; a row with a slice already, `fpr = 0-0.1`, gets `block,fpr =
     main,0-0.1`.
     """
-    return [
-        {
-            **row,
-            "slice_key": column if row["slice_key"] is None else f"{column},{row['slice_key']}",
-            "slice_value": label if row["slice_key"] is None else f"{label},{row['slice_value']}",
-        }
-        for row in rows
-    ]
+    sliced = []
+    for row in rows:
+        key, value = column, label
+        if row["slice_key"] is not None:
+            key, value = f"{column},{row['slice_key']}", f"{label},{row['slice_value']}"
+        sliced.append({**row, "slice_key": key, "slice_value": value})
+    return sliced
 
 
 def refuse_many_slices(column: str, labels: int) -> None:
@@ -348,28 +334,18 @@ class PredictionTotals:
             replicates["gauc"] = gauc_boot[:, 0] / gauc_boot[:, 1]
         metrics["calibration_error"] = float(values.calibration_error(bins))
         replicates["calibration_error"] = values.calibration_error(bins_boot)
-        return [
-            estimate_row(name, metrics[name], replicates[name], self.n, self.level, users=self.users)
-            for name in metrics
-        ]
+        return [self._row(name, metrics[name], replicates[name], self.n) for name in metrics]
 
     def by_quantile(self) -> list[MetricRow]:
         """Compute log-loss, RIG, PE and means per equal-mass bin."""
         bins, boot = self._bins(2, QUANTILE_SUMS)
         metrics, replicates = values.from_totals(bins), values.from_totals(boot)
-        return [
-            estimate_row(
-                name,
-                float(metrics[name][b]),
-                replicates[name][:, b],
-                int(bins[b, 0]),
-                self.level,
-                users=self.users,
-                slice_label=("prediction_quantile", f"{b + 1}/{len(bins)}"),
-            )
-            for name in BY_QUANTILE
-            for b in range(len(bins))
-        ]
+        rows = []
+        for name in BY_QUANTILE:
+            for b, value in enumerate(metrics[name]):
+                label = ("prediction_quantile", f"{b + 1}/{len(bins)}")
+                rows.append(self._row(name, value, replicates[name][:, b], int(bins[b, 0]), label))
+        return rows
 
     def by_threshold(self) -> list[MetricRow]:
         """Compute the four rates from each threshold on.
@@ -378,19 +354,15 @@ class PredictionTotals:
         """
         bins, boot = self._bins(3, THRESHOLD_SUMS)
         rates, replicates = values.threshold_rates(bins), values.threshold_rates(boot)
-        return [
-            estimate_row(
-                name,
-                float(rates[name][t]),
-                replicates[name][:, t],
-                self.n,
-                self.level,
-                users=self.users,
-                slice_label=("threshold", f"{threshold:g}"),
-            )
-            for name in values.RATES
-            for t, threshold in enumerate(self.cuts.thresholds)
-        ]
+        rows = []
+        for name in values.RATES:
+            for t, threshold in enumerate(self.cuts.thresholds):
+                label = ("threshold", f"{threshold:g}")
+                rows.append(self._row(name, rates[name][t], replicates[name][:, t], self.n, label))
+        return rows
+
+    def _row(self, name: str, value: float, drawn: Floats, n: int, label: Label = NO_SLICE) -> MetricRow:
+        return estimate_row(name, float(value), drawn, n, self.level, users=self.users, slice_label=label)
 
 
 def _sums(batch: pa.RecordBatch, cuts: Cuts) -> Floats:
@@ -398,13 +370,9 @@ def _sums(batch: pa.RecordBatch, cuts: Cuts) -> Floats:
     binary = bool(are_binary(y).all())
     parts = roc.gauc_parts(offsets, p, y) if binary else np.zeros((batch.num_rows, 2))
     raised = raise_to_bounds(p, cuts.thresholds)
-    binned = (
-        values.user_bin_sums(offsets, edges, placed, y, names).reshape(batch.num_rows, -1)
-        for edges, placed, names in (
-            (cuts.quantiles, p, QUANTILE_SUMS),
-            (cuts.thresholds, raised, THRESHOLD_SUMS),
-        )
-    )
+    quantiles = values.user_bin_sums(offsets, cuts.quantiles, p, y, QUANTILE_SUMS)
+    thresholds = values.user_bin_sums(offsets, cuts.thresholds, raised, y, THRESHOLD_SUMS)
+    binned = [sums.reshape(batch.num_rows, -1) for sums in (quantiles, thresholds)]
     return np.concatenate([values.user_sums(offsets, p, y), np.nan_to_num(parts), *binned], axis=1)
 
 
@@ -416,7 +384,7 @@ def estimate_row(
     level: float,
     *,
     users: int | None = None,
-    slice_label: tuple[str | None, str | None] = (None, None),
+    slice_label: Label = NO_SLICE,
 ) -> MetricRow:
     """Build a row of `metrics` from replicates, (b,).
 
@@ -433,7 +401,7 @@ def number_row(
     metric: str,
     numbers: tuple[float, float, float, float],
     n: int,
-    slice_label: tuple[str | None, str | None] = (None, None),
+    slice_label: Label = NO_SLICE,
     *,
     users: int | None = None,
     level: float = 0.95,
@@ -446,11 +414,8 @@ def number_row(
     value, error, *ends = numbers
     behind = np.array(n if users is None else users)
     low, high = resampling.hide_points(np.array(ends[0]), np.array(ends[1]), behind, level)
-    names = ("value", "stderr", "ci_low", "ci_high")
-    estimates = {
-        name: None if math.isnan(number) else number
-        for name, number in zip(names, (value, error, float(low), float(high)), strict=True)
-    }
+    named = {"value": value, "stderr": error, "ci_low": float(low), "ci_high": float(high)}
+    estimates = {name: None if math.isnan(number) else number for name, number in named.items()}
     facts: MetricRow = {"metric": metric, "definition": VERSION, "k": None, "estimator": "holdout", "n": n}
     return {**facts, **estimates, "slice_key": slice_label[0], "slice_value": slice_label[1]}
 

@@ -106,10 +106,8 @@ def _part_checks(part: str, row: Mapping[str, int] | None, lists: bool) -> list[
 
 def mark_few_users(part: str, users: int) -> list[Check]:
     """Return a note where too few users make the intervals."""
-    name, detail = (
-        f"{part}: intervals over fewer than {FEW_USERS} users",
-        "they hold the true value less often than they say; below 6 none has width 0",
-    )
+    name = f"{part}: intervals over fewer than {FEW_USERS} users"
+    detail = "they hold the true value less often than they say; below 6 none has width 0"
     return [Check(name, users, None, "info", detail)] if users < FEW_USERS else []
 
 
@@ -214,12 +212,9 @@ def finish_row_checks(
     """
     if definition.duplicates == "error":
         refuse_duplicates(checks)
-    return checks if training_rows is None else [*checks, training_item_check(training_rows)]
-
-
-def training_item_check(rows: int) -> Check:
-    """Make the check on rows recommending users' own items."""
-    return warn_above_zero(TRAINING_ROWS, rows, "lists count as they are")
+    if training_rows is None:
+        return checks
+    return [*checks, warn_above_zero(TRAINING_ROWS, training_rows, "lists count as they are")]
 
 
 def refuse_duplicates(checks: Sequence[Check]) -> None:

@@ -256,11 +256,8 @@ def combine_results(results: Mapping[str, Result]) -> Result:
     """
     names = ("metrics", "user_metrics", "rankings")
     tables = {name: _stack({model: getattr(one, name) for model, one in results.items()}) for name in names}
-    checks = [
-        replace(check, check=f"{model}: {check.check}")
-        for model, one in results.items()
-        for check in one.checks
-    ]
+    named = [(model, check) for model, one in results.items() for check in one.checks]
+    checks = [replace(check, check=f"{model}: {check.check}") for model, check in named]
     kept = tuple(frame for one in results.values() for frame in one.kept)
     return Result(**tables, checks=checks, kept=kept)
 
@@ -274,15 +271,11 @@ def _stack(parts: Mapping[str, Any]) -> Any:
         return None
     first = next(iter(parts.values()))
     if isinstance(first, pa.Table | ShownTable):
-        tables = [
-            to_arrow(part).add_column(0, MODEL, pa.repeat(model, len(part)))
-            for model, part in parts.items()
-        ]
-        return (
-            type(first)(pa.concat_tables(tables))
-            if isinstance(first, ShownTable)
-            else pa.concat_tables(tables)
-        )
+        models = [pa.repeat(model, len(part)) for model, part in parts.items()]
+        tables = [to_arrow(part) for part in parts.values()]
+        named = [table.add_column(0, MODEL, model) for table, model in zip(tables, models, strict=True)]
+        stacked = pa.concat_tables(named)
+        return ShownTable(stacked) if isinstance(first, ShownTable) else stacked
     from pyspark.sql import functions as F  # noqa: PLC0415
 
     frames = [part.select(F.lit(model).alias(MODEL), "*") for model, part in parts.items()]

@@ -88,22 +88,10 @@ def wrap_latex(columns: Sequence[str], lines: Sequence[str], caption: str) -> st
     The caption is escaped already.
     """
     head = " & ".join(["", *map(escape_latex, columns)]) + r" \\"
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{caption}}}",
-            rf"\begin{{tabular}}{{l{'r' * len(columns)}}}",
-            r"\toprule",
-            head,
-            r"\midrule",
-            *lines,
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-            "",
-        ]
-    )
+    layout = rf"\begin{{tabular}}{{l{'r' * len(columns)}}}"
+    opening = [r"\begin{table}", r"\centering", rf"\caption{{{caption}}}", layout, r"\toprule"]
+    ending = [r"\bottomrule", r"\end{tabular}", r"\end{table}", ""]
+    return "\n".join([*opening, head, r"\midrule", *lines, *ending])
 
 
 def to_html(numbers: pd.DataFrame, checks: Sequence[Check]) -> str:
@@ -134,13 +122,10 @@ def plot(numbers: pd.DataFrame) -> Figure:
         for number, model in enumerate(rows["model"].unique()):
             part = of_metric[of_metric["model"] == model]
             at_k, whole = part[part["k"].notna()], part[part["k"].isna()]
-            k, value, low, high = (
-                at_k[name].to_numpy(dtype=float) for name in ("k", "value", "ci_low", "ci_high")
-            )
+            k, value, low, high = at_k[["k", "value", "ci_low", "ci_high"]].to_numpy(dtype=float).T
             reach = np.nan_to_num(np.stack([value - low, high - value])).clip(min=0)
-            panel.errorbar(
-                k, value, yerr=reach, marker="o", capsize=2, color=f"C{number}", label=str(model)
-            )
+            style = {"marker": "o", "capsize": 2, "color": f"C{number}", "label": str(model)}
+            panel.errorbar(k, value, yerr=reach, **style)
             for value in whole["value"]:
                 panel.axhline(value, linestyle="--", linewidth=1, color=f"C{number}")
         panel.set_title(str(metric))

@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.analyses.curves import batched as curves
-from recbench_spark.analyses.curves.batched import Measurement
+from recbench_spark.analyses.curves.batched import CURVE_RANKED, Measurement, rank_users
 from recbench_spark.analyses.curves.curve_batches import CURVE_ROWS, CURVE_USERS, CurveMember, measure_users
-from recbench_spark.analyses.curves.curve_rankings import CURVE_RANKED, rank_users
 from recbench_spark.config import ModelConfig, digest
 from recbench_spark.evaluation.task_devices import choose_device
 from recbench_spark.metrics.accuracy import HOLDOUT

@@ -7,17 +7,7 @@ and `render_html` show them. Nothing here needs Spark: the tables are pandas fra
 
 from recbench_spark.reports.boards import BoardFacts, board_text, make_board, pairs_text
 from recbench_spark.reports.build import make_report
-from recbench_spark.reports.changes import describe_code_changes, make_changes
-from recbench_spark.reports.disagreements import (
-    DISAGREEMENTS_SHOWN,
-    describe_flips,
-    make_disagreements,
-    make_flips,
-)
 from recbench_spark.reports.facts import LearningCurveFacts, Report
-from recbench_spark.reports.graphs import make_graphs
-from recbench_spark.reports.learning_curves import make_learning_curves
-from recbench_spark.reports.multiverse import make_multiverse, make_pairs
 from recbench_spark.reports.night_facts import Fall
 from recbench_spark.reports.nights import (
     COMPARED_COLUMNS,
@@ -38,6 +28,18 @@ from recbench_spark.reports.page import (
 )
 from recbench_spark.reports.phrases import NOT_SHIPPED, map_kinds
 from recbench_spark.reports.retrieval import RetrievalFacts, choose_indexes, make_retrieval
+from recbench_spark.reports.sections import (
+    DISAGREEMENTS_SHOWN,
+    describe_code_changes,
+    describe_flips,
+    make_changes,
+    make_disagreements,
+    make_flips,
+    make_graphs,
+    make_learning_curves,
+    make_multiverse,
+    make_pairs,
+)
 from recbench_spark.reports.text import leaderboard_text, multiverse_text
 
 __all__ = [

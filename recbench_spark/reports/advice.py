@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from recbench_spark.core.checks import TRAINING_ROWS
 from recbench_spark.reports.facts import CheckRow, Report
@@ -64,11 +64,6 @@ def group_findings(report: Report) -> tuple[Advice, ...]:
     )
 
 
-def list_generated(report: Report) -> set[str]:
-    """List the models measured on a generated world."""
-    return {run.model for run in report.runs if _read_reader(run.config) == "world"}
-
-
 def _read_reader(config: str) -> str:
     try:
         settings = json.loads(config)
@@ -80,7 +75,8 @@ def _read_reader(config: str) -> str:
 
 def split_notes(report: Report) -> tuple[tuple[CheckRow, ...], tuple[CheckRow, ...]]:
     """Separate findings that need action, gates first, from notes."""
-    kinds, generated = map_kinds(report.leaderboards), list_generated(report)
+    kinds = map_kinds(report.leaderboards)
+    generated = {run.model for run in report.runs if _read_reader(run.config) == "world"}
     rows = (*report.failures, *report.warnings)
     notes = tuple(row for row in rows if choose_advice(row, kinds, generated) == NATURE)
     return tuple(row for row in rows if row not in notes), notes
@@ -112,9 +108,6 @@ def _is_by_nature(row: CheckRow, kinds: dict[str, str], generated: Collection[st
 def _describe(row: CheckRow, report: Report) -> tuple[str, str, str]:
     """Return a finding's name, its numbers, and its models."""
     allowed = "" if row.threshold is None else f", allowed {format_number(row.threshold)}"
-    return row.check, f"{format_number(row.observed)}{allowed}", name_models(row.models, report)
-
-
-def name_models(models: Sequence[str], report: Report) -> str:
-    """Return model names, or `all models`."""
-    return "all models" if len(models) == len(report.models) > 1 else ", ".join(models)
+    is_every = len(row.models) == len(report.models) > 1
+    models = "all models" if is_every else ", ".join(row.models)
+    return row.check, f"{format_number(row.observed)}{allowed}", models

@@ -175,12 +175,9 @@ def _pair_entries(entries: Sequence[Entry]) -> list[tuple[Entry, Entry, PairedFo
 
     Pairs are in board order.
     """
-    pairs = []
-    for first, second in combinations(entries, 2):
-        pair = compare_folds(first.fold_values, second.fold_values) if first.part == second.part else None
-        if pair is not None:
-            pairs.append((first, second, pair))
-    return pairs
+    same_part = ((one, two) for one, two in combinations(entries, 2) if one.part == two.part)
+    compared = ((one, two, compare_folds(one.fold_values, two.fold_values)) for one, two in same_part)
+    return [(one, two, pair) for one, two, pair in compared if pair is not None]
 
 
 def _display_name(entry: Entry, entries: Sequence[Entry]) -> str:

@@ -6,7 +6,6 @@ The rows are pandas frames, from Spark or `deltalake`.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,38 +14,19 @@ import pandas as pd
 
 from recbench_spark.errors import DataError
 from recbench_spark.metrics.kernels.about import place_in_reports
-from recbench_spark.reports.corrections import is_corrected, make_corrections
-from recbench_spark.reports.facts import (
-    CheckRow,
-    DefinitionFacts,
-    Leaderboard,
-    ManifestFacts,
-    MetricEstimate,
-    Number,
-    Report,
-    ReportedMeasure,
-    RunFacts,
-)
+from recbench_spark.reports import facts, leaderboards
+from recbench_spark.reports.facts import CheckRow, ManifestFacts, Number, RunFacts
 from recbench_spark.reports.frame_values import (
     format_json,
     is_missing,
     order_key,
-    read_optional,
+    read_facts,
     read_real,
     read_records,
     read_text,
-    read_whole,
 )
-from recbench_spark.reports.leaderboards import (
-    add_training_rows,
-    choose_headline,
-    make_agreements,
-    make_curves,
-    make_leaderboards,
-    make_slices,
-)
-from recbench_spark.reports.multiverse import make_multiverse
 from recbench_spark.reports.phrases import defaults_in_words, definition_in_words, summarise
+from recbench_spark.reports.sections import make_multiverse
 from recbench_spark.schemas import TIME_FACTS
 
 FACT_ORDER = (
@@ -66,7 +46,7 @@ def make_report(
     sql_lines: Sequence[str],
     pairs: pd.DataFrame | None = None,
     regressions: Sequence[str] = (),
-) -> Report:
+) -> facts.Report:
     """Make the facts for a suite's latest night.
 
     `latest` has the columns of the view `latest_metrics`, the other frames those of their tables; rows
@@ -78,24 +58,24 @@ def make_report(
         DataError: `latest` holds more than one suite.
     """
     numbers = read_numbers(latest)
-    uncorrected = [number for number in numbers if not is_corrected(number)]
-    metric, k, note = choose_headline(uncorrected, headline)
+    uncorrected = [number for number in numbers if not leaderboards.is_corrected(number)]
+    metric, k, note = leaderboards.choose_headline(uncorrected, headline)
     check_rows = make_checks(checks, numbers)
-    boards = tuple(
-        add_training_rows(board, check_rows) for board in make_leaderboards(uncorrected, metric, k)
-    )
-    agreements = make_agreements(boards)
+    ranked = leaderboards.make_leaderboards(uncorrected, metric, k)
+    boards = tuple(leaderboards.add_training_rows(board, check_rows) for board in ranked)
+    agreements = leaderboards.make_agreements(boards)
     run_facts = make_runs(runs, numbers)
-    return Report(
+    models = [row.model for board in boards for row in board.rows]
+    return facts.Report(
         suite=numbers[0].suite if numbers else "no results",
         logical_date=max((number.logical_date for number in numbers), default=""),
         level=_interval_level(run_facts),
-        models=_list_models(boards, numbers),
+        models=tuple(dict.fromkeys([*models, *sorted({number.model for number in numbers})])),
         summary=summarise(boards, agreements, regressions, (*describe_failed_attempts(run_facts), *note)),
         leaderboards=boards,
         agreements=agreements,
-        curves=make_curves(numbers, boards),
-        slices=make_slices(numbers, boards),
+        curves=leaderboards.make_curves(numbers, boards),
+        slices=leaderboards.make_slices(numbers, boards),
         multiverse=make_multiverse(pairs) if pairs is not None else (),
         checks=check_rows,
         manifests=make_manifests(manifests, numbers),
@@ -103,7 +83,7 @@ def make_report(
         defaults=defaults_in_words(),
         runs=run_facts,
         sql_lines=tuple(sql_lines),
-        corrections=make_corrections(numbers, boards),
+        corrections=leaderboards.make_corrections(numbers, boards),
         regressions=tuple(regressions),
     )
 
@@ -132,28 +112,13 @@ _NUMBER_COLUMNS = (
 
 
 def _read_number(row: dict[str, Any]) -> Number:
-    return Number(
-        suite=read_text(row["suite"]),
+    low, high = read_real(row["ci_low"]), read_real(row["ci_high"])
+    return read_facts(
+        Number,
+        row,
         logical_date=read_text(row["logical_date"])[:10],
-        dataset=read_text(row["dataset"]),
-        split=read_text(row["split"]),
-        split_id=read_text(row["split_id"]),
-        model=read_text(row["model"]),
-        model_kind=read_text(row["model_kind"]),
-        source=read_text(row["source"]),
-        run_id=read_text(row["run_id"]),
-        part=read_text(row["part"]),
-        measure=ReportedMeasure(
-            row["metric"], read_whole(row["k"]), read_text(row["definition"]), read_text(row["estimator"])
-        ),
-        slice_key=read_optional(row["slice_key"]),
-        slice_value=read_optional(row["slice_value"]),
-        estimate=MetricEstimate(
-            math.nan if is_missing(row["value"]) else float(row["value"]),
-            read_real(row["ci_low"]),
-            read_real(row["ci_high"]),
-            read_whole(row["n"]) or 0,
-        ),
+        measure=read_facts(facts.ReportedMeasure, row),
+        estimate=read_facts(facts.MetricEstimate, row, low=low, high=high),
     )
 
 
@@ -167,29 +132,13 @@ def make_checks(checks: pd.DataFrame, numbers: Iterable[Number]) -> tuple[CheckR
     merged: dict[CheckRow, set[str]] = {}
     for row in read_records(checks, "checks", columns):
         if row["run_id"] in model_of:
-            check = CheckRow(
-                check=read_text(row["check"]),
-                severity=read_text(row["severity"]),
-                passed=bool(row["passed"]),
-                observed=read_real(row["observed"]),
-                threshold=read_real(row["threshold"]),
-                detail=read_text(row["detail"]),
-                models=(),
-            )
-            merged.setdefault(check, set()).add(model_of[row["run_id"]])
+            merged.setdefault(read_facts(CheckRow, row, models=()), set()).add(model_of[row["run_id"]])
     rows = [replace(check, models=tuple(sorted(models))) for check, models in merged.items()]
-    return tuple(
-        sorted(
-            rows,
-            key=lambda row: (
-                row.passed,
-                *order_key(row.severity, SEVERITIES),
-                row.check,
-                row.models,
-                row.detail,
-            ),
-        )
-    )
+    return tuple(sorted(rows, key=_order_check))
+
+
+def _order_check(row: CheckRow) -> tuple[Any, ...]:
+    return row.passed, *order_key(row.severity, SEVERITIES), row.check, row.models, row.detail
 
 
 def make_manifests(manifests: pd.DataFrame, numbers: Iterable[Number]) -> tuple[ManifestFacts, ...]:
@@ -211,13 +160,13 @@ def _make_manifest(split_id: str, dataset: str, split: str, rows: list[dict[str,
     }
     order = ("log", "train", "valid", "test", "open_loop")
     parts = tuple(sorted({part for _, part in counts}, key=lambda part: order_key(part, order)))
-    facts = tuple(sorted({fact for fact, _ in counts}, key=lambda fact: order_key(fact, FACT_ORDER)))
-    values = tuple(tuple(counts.get((fact, part)) for part in parts) for fact in facts)
+    shown = tuple(sorted({fact for fact, _ in counts}, key=lambda fact: order_key(fact, FACT_ORDER)))
+    values = tuple(tuple(counts.get((fact, part)) for part in parts) for fact in shown)
     entries = [(read_text(row["part"]), read_text(row["fact"]), read_text(row["detail"])) for row in rows]
-    texts = sorted(text for text in entries if text[2] and text[1] not in facts)
+    texts = sorted(text for text in entries if text[2] and text[1] not in shown)
     about = {fact: detail for _, fact, detail in sorted(entries) if detail}
-    notes = tuple(about.get(fact, "") for fact in facts)
-    return ManifestFacts(split_id, dataset, split, parts, facts, notes, values, tuple(texts))
+    notes = tuple(about.get(fact, "") for fact in shown)
+    return ManifestFacts(split_id, dataset, split, parts, shown, notes, values, tuple(texts))
 
 
 def make_runs(runs: pd.DataFrame, numbers: Sequence[Number]) -> tuple[RunFacts, ...]:
@@ -231,19 +180,16 @@ def make_runs(runs: pd.DataFrame, numbers: Sequence[Number]) -> tuple[RunFacts, 
     began: dict[tuple[str, str], str] = {}
     for row in rows:
         if row["run_id"] in shown:
-            began[_model_and_dataset(row)] = max(
-                began.get(_model_and_dataset(row), ""), read_text(row.get("started_at"))
-            )
-    facts = []
+            model = _model_and_dataset(row)
+            began[model] = max(began.get(model, ""), read_text(row.get("started_at")))
+    made = []
     for row in rows:
         night = (read_text(row["suite"]), read_text(row["logical_date"])[:10])
-        later = (
-            _model_and_dataset(row) not in began
-            or read_text(row.get("started_at")) > began[_model_and_dataset(row)]
-        )
+        model = _model_and_dataset(row)
+        later = model not in began or read_text(row.get("started_at")) > began[model]
         if row["run_id"] in shown or (row["status"] == "failed" and night in nights and later):
-            facts.append(_make_run(row))
-    return tuple(sorted(facts, key=lambda run: (run.status == "succeeded", run.model, run.run_id)))
+            made.append(_make_run(row))
+    return tuple(sorted(made, key=lambda run: (run.status == "succeeded", run.model, run.run_id)))
 
 
 def _model_and_dataset(row: dict[str, Any]) -> tuple[str, str]:
@@ -272,31 +218,16 @@ def find_failed(runs: Sequence[RunFacts]) -> tuple[list[str], list[str]]:
 
 def _make_run(row: dict[str, Any]) -> RunFacts:
     edge = row.get("at_grid_edge")
-    return RunFacts(
-        run_id=read_text(row["run_id"]),
-        model=read_text(row["model"]),
-        model_kind=read_text(row.get("model_kind")),
-        model_version=read_text(row.get("model_version")),
-        status=read_text(row["status"]),
-        source=read_text(row.get("source")),
-        ran_by=read_text(row.get("ran_by")),
-        source_year=read_whole(row.get("source_year")),
-        search_space=read_text(row.get("search_space")),
-        budget=read_text(row.get("budget")),
-        at_grid_edge=()
-        if is_missing(edge)
-        else tuple(str(name) for name in (() if edge is None else edge)),
-        code_version=read_text(row.get("code_version")),
-        seconds=read_real(row.get("seconds")),
-        n_users=read_whole(row.get("n_users")),
+    return read_facts(
+        RunFacts,
+        row,
+        at_grid_edge=() if edge is None or is_missing(edge) else tuple(map(str, edge)),
         started_at=read_text(row.get("started_at"))[:19],
         config=format_json(read_text(row.get("config_json"))),
-        error=read_text(row.get("error")),
-        dataset=read_text(row.get("dataset")),
     )
 
 
-def make_definitions(numbers: Iterable[Number]) -> tuple[DefinitionFacts, ...]:
+def make_definitions(numbers: Iterable[Number]) -> tuple[facts.DefinitionFacts, ...]:
     """Collect every definition in use with its metrics.
 
     A definition's differences from the defaults are in words.
@@ -304,19 +235,11 @@ def make_definitions(numbers: Iterable[Number]) -> tuple[DefinitionFacts, ...]:
     metrics: dict[str, set[str]] = {}
     for number in numbers:
         metrics.setdefault(number.measure.definition, set()).add(number.measure.metric)
-    return tuple(
-        DefinitionFacts(
-            text,
-            tuple(sorted(metrics[text], key=lambda metric: (place_in_reports(metric), metric))),
-            definition_in_words(text),
-        )
-        for text in sorted(metrics)
-    )
-
-
-def _list_models(boards: Iterable[Leaderboard], numbers: Iterable[Number]) -> tuple[str, ...]:
-    ranked = [row.model for board in boards for row in board.rows]
-    return tuple(dict.fromkeys([*ranked, *sorted({number.model for number in numbers})]))
+    made = []
+    for text, names in sorted(metrics.items()):
+        ordered = sorted(names, key=lambda metric: (place_in_reports(metric), metric))
+        made.append(facts.DefinitionFacts(text, tuple(ordered), definition_in_words(text)))
+    return tuple(made)
 
 
 def _interval_level(runs: Iterable[RunFacts]) -> float | None:
@@ -324,12 +247,8 @@ def _interval_level(runs: Iterable[RunFacts]) -> float | None:
 
     The result is None if they do not agree.
     """
-    levels = {
-        float(section["level"])
-        for run in runs
-        for section in _find_settings("bootstrap", run.config)
-        if "level" in section
-    }
+    sections = [section for run in runs for section in _find_settings("bootstrap", run.config)]
+    levels = {float(section["level"]) for section in sections if "level" in section}
     return levels.pop() if len(levels) == 1 else None
 
 

@@ -70,7 +70,9 @@ def plot_dimensions(fits: pd.DataFrame) -> Figure:
     figure, axes = _axes("factors", "RMSE against dimension")
     _lines(axes, table, "dims")
     axes.set_xscale("log", base=2)
-    _number_ticks(axes, sorted(table.dims.unique()))
+    dims = sorted(table.dims.unique())
+    axes.set_xticks(dims, [f"{value:.0f}" for value in dims])
+    axes.minorticks_off()
     return figure
 
 
@@ -116,10 +118,8 @@ def plot_setting(fits: pd.DataFrame, name: str) -> Figure:
 
     The plot shows if the best value for a small model is the best for a large one too.
     """
-    table = summarise_fits(add_setting_column(fits, name), ["dims", "setting"]).rename(
-        columns={"dims": "model"}
-    )
-    table["model"] = [f"{dims:.0f} factors" for dims in table.model]
+    table = summarise_fits(add_setting_column(fits, name), ["dims", "setting"])
+    table["model"] = [f"{dims:.0f} factors" for dims in table.pop("dims")]
     figure, axes = _axes(name, f"Can {name} be carried from a small model to a large one?")
     _lines(axes, table, "setting")
     for _, line in table.groupby("model"):
@@ -220,8 +220,3 @@ def _lines(axes: Axes, table: pd.DataFrame, x: str) -> None:
             note = f"{folds} fold{'s' if folds > 1 else ''}, made even"
             axes.annotate(note, (at, value), (4, 6), textcoords="offset points", fontsize=7)
     axes.legend(frameon=False)
-
-
-def _number_ticks(axes: Axes, values: Sequence[float]) -> None:
-    axes.set_xticks(list(values), [f"{value:.0f}" for value in values])
-    axes.minorticks_off()

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, TypeVar, cast
 
 import pandas as pd
 
 from recbench_spark.errors import SchemaError, nearest
+
+Facts = TypeVar("Facts")
 
 PART_ORDER = ("test", "open_loop", "valid")
 """Order in which reports show the parts."""
@@ -51,6 +55,35 @@ def read_real(value: Any) -> float | None:
 def read_whole(value: Any) -> int | None:
     """Return a value as int; None if it is missing."""
     return None if is_missing(value) else int(value)
+
+
+def read_value(value: Any) -> float:
+    """Return a value as float; NaN if it is missing."""
+    return math.nan if is_missing(value) else float(value)
+
+
+READERS: dict[object, Callable[[Any], Any]] = {
+    "str": read_text,
+    "str | None": read_optional,
+    "float": read_value,
+    "float | None": read_real,
+    "int": lambda value: read_whole(value) or 0,
+    "int | None": read_whole,
+    "bool": bool,
+}
+"""Function to read a column, by the type of the fact with the same name."""
+
+
+def read_facts(kind: type[Facts], row: Mapping[Any, Any], /, **given: Any) -> Facts:
+    """Make a dataclass from the columns with the names of its fields.
+
+    Args:
+        kind: class of the facts.
+        row: a row by column.
+        given: facts that no column of the same name has.
+    """
+    wanted = [one for one in fields(cast(Any, kind)) if one.name not in given and one.type in READERS]
+    return kind(**{one.name: READERS[one.type](row.get(one.name)) for one in wanted}, **given)
 
 
 def format_json(text: str) -> str:

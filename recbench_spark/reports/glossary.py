@@ -95,9 +95,7 @@ TERMS = {
 
 def explain_term(key: str) -> str:
     """Return a term's or a metric's text, or ""."""
-    if key in TERMS:
-        return TERMS[key][1]
-    return METRICS.get(key, "")
+    return TERMS[key][1] if key in TERMS else METRICS.get(key, "")
 
 
 def list_terms(report: Report) -> tuple[tuple[str, str, str], ...]:

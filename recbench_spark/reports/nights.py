@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -16,6 +15,7 @@ from recbench_spark.reports.frame_values import (
     PART_ORDER,
     is_missing,
     order_key,
+    read_facts,
     read_real,
     read_records,
     read_text,
@@ -63,25 +63,12 @@ def _group_history(history: pd.DataFrame) -> dict[tuple[Any, ...], dict[str, Nig
     values: dict[tuple[Any, ...], dict[str, NightValue]] = {}
     for row in read_records(history, "current_metrics", HISTORY_COLUMNS):
         if not is_missing(row["value"]):
-            key = (
-                *(read_text(row[name]) for name in ("dataset", "split", "part", "model")),
-                _read_measure(row, read_text(row["estimator"])),
-            )
-            value = NightValue(
-                read_text(row["logical_date"])[:10],
-                float(row["value"]),
-                read_real(row["ci_low"]),
-                read_real(row["ci_high"]),
-                read_whole(row["n"]) or 0,
-            )
-            values.setdefault(key, {})[value.day] = value
+            texts = (read_text(row[name]) for name in ("dataset", "split", "part", "model"))
+            key = (*texts, read_facts(ReportedMeasure, row))
+            day, users = read_text(row["logical_date"])[:10], read_whole(row["n"]) or 0
+            low, high = read_real(row["ci_low"]), read_real(row["ci_high"])
+            values.setdefault(key, {})[day] = NightValue(day, float(row["value"]), low, high, users)
     return values
-
-
-def _read_measure(row: dict[str, Any], estimator: str) -> ReportedMeasure:
-    return ReportedMeasure(
-        read_text(row["metric"]), read_whole(row["k"]), read_text(row["definition"]), estimator
-    )
 
 
 def _add_night(
@@ -116,7 +103,8 @@ def add_tests(report: Report, rows: pd.DataFrame) -> Report:
     for row in read_records(rows, "current_comparisons", COMPARED_COLUMNS):
         p = read_real(row["p_holm"])
         if row["kind"] == "pair" and p is not None:
-            key = (read_text(row["part"]), _read_measure(row, "holdout"), read_text(row["model"]))
+            measure = read_facts(ReportedMeasure, row, estimator="holdout")
+            key = (read_text(row["part"]), measure, read_text(row["model"]))
             tests.setdefault(key, {})[read_text(row["other"])] = p
     boards = tuple(_add_tests(board, tests) for board in report.leaderboards)
     new = dict(zip(describe_leaders(report.leaderboards), describe_leaders(boards), strict=True))
@@ -142,41 +130,26 @@ def make_pairs_compared(rows: pd.DataFrame) -> tuple[ComparedPair, ...]:
         for row in read_records(rows, "current_comparisons", COMPARED_COLUMNS)
         if row["kind"] != "pair" or bool(row["with_baseline"])
     ]
-    kinds = ("pair", "previous", "baseline")
-    return tuple(
-        sorted(
-            pairs,
-            key=lambda one: (
-                *order_key(one.part, PART_ORDER),
-                one.definition,
-                *order_key(one.kind, kinds),
-                about_metric(one.label.partition("@")[0]).sort_key(one.difference),
-                one.model,
-                one.other,
-            ),
-        )[:PAIRS_SHOWN]
-    )
+    return tuple(sorted(pairs, key=_order_pair)[:PAIRS_SHOWN])
+
+
+def _order_pair(pair: ComparedPair) -> tuple[Any, ...]:
+    part = order_key(pair.part, PART_ORDER)
+    kind = order_key(pair.kind, ("pair", "previous", "baseline"))
+    difference = about_metric(pair.label.partition("@")[0]).sort_key(pair.difference)
+    return *part, pair.definition, *kind, difference, pair.model, pair.other
 
 
 def _make_pair(row: dict[str, Any]) -> ComparedPair:
-    measure = _read_measure(row, "holdout")
     is_pair = row["kind"] == "pair"
-    return ComparedPair(
-        kind=read_text(row["kind"]),
-        part=read_text(row["part"]),
-        label=measure.label,
-        definition=measure.definition,
-        model=read_text(row["model"]),
+    return read_facts(
+        ComparedPair,
+        row,
+        label=read_facts(ReportedMeasure, row, estimator="holdout").label,
         other=read_text(row["other"]) if is_pair else read_text(row["other_date"])[:10],
-        value=_read_value(row["value"]),
-        other_value=_read_value(row["other_value"]),
-        difference=_read_value(row["difference"]),
         low=read_real(row["ci_low"]),
         high=read_real(row["ci_high"]),
         p=read_real(row["p_holm"]),
-        verdict=read_text(row["verdict"]),
-        users=read_whole(row["users"]) or 0,
-        regressed=bool(row["regressed"]),
     )
 
 
@@ -188,26 +161,17 @@ def make_fall(row: dict[str, Any], causes: Sequence[str], is_shipped: bool) -> F
         causes: what the two runs have recorded differently.
         is_shipped: whether the model could be deployed.
     """
-    measure = _read_measure(row, "holdout")
-    return Fall(
-        model=read_text(row["model"]),
-        kind=read_text(row["kind"]),
-        part=read_text(row["part"]),
+    measure = read_facts(ReportedMeasure, row, estimator="holdout")
+    return read_facts(
+        Fall,
+        row,
         label=measure.label,
         best=about_metric(measure.metric).best,
-        value=_read_value(row["value"]),
-        other_value=_read_value(row["other_value"]),
-        users=read_whole(row["users"]) or 0,
         day=read_text(row["logical_date"])[:10],
         other_date=read_text(row["other_date"])[:10],
-        difference=_read_value(row["difference"]),
         low=read_real(row["ci_low"]),
         high=read_real(row["ci_high"]),
         allowed=read_real(row["allowed_drop"]),
         causes=tuple(causes),
         is_shipped=is_shipped,
     )
-
-
-def _read_value(value: Any) -> float:
-    return math.nan if is_missing(value) else float(value)

@@ -11,20 +11,12 @@ from dataclasses import dataclass
 from datetime import date
 from itertools import permutations
 
+from recbench_spark.reports import phrases
 from recbench_spark.reports.build import describe_failed_attempts, find_failed
 from recbench_spark.reports.facts import Leaderboard, LeaderboardRow, ManifestFacts, Report
 from recbench_spark.reports.glossary import name_counted
 from recbench_spark.reports.leaderboards import pair_with_open_loop
 from recbench_spark.reports.night_facts import Fall, Opening
-from recbench_spark.reports.phrases import (
-    NOT_SHIPPED,
-    format_decimals,
-    format_estimate,
-    format_number,
-    format_signed,
-    map_kinds,
-    name_model,
-)
 from recbench_spark.schemas import TIME_FACTS
 
 FRACTIONS = (
@@ -45,7 +37,7 @@ def make_opening(report: Report) -> Opening:
     falls = sorted(report.falls, key=lambda fall: (not fall.is_shipped, -measure_fall(fall), fall.model))
     gated = [f"{row.check} ({', '.join(row.models)}): {row.detail}" for row in report.failures]
     failed, _ = find_failed(report.runs)
-    kinds = map_kinds(report.leaderboards)
+    kinds = phrases.map_kinds(report.leaderboards)
     events = [
         *_cut_events(
             [describe_fall(fall, kinds.get(fall.model, "")) for fall in falls], "in the view regressions"
@@ -69,10 +61,11 @@ def _choose_verdict(report: Report, falls: Sequence[Fall]) -> tuple[str, str]:
     """Return tone and verdict: the first one that holds."""
     fallen = list(dict.fromkeys(fall.model for fall in falls if fall.is_shipped))
     failed, outdated = find_failed(report.runs)
-    missing = _list_missing(report)
-    has_values = any(
-        math.isfinite(row.estimate.value) for board in report.leaderboards for row in board.rows
+    rows = [(board.part, row) for board in report.leaderboards for row in board.rows]
+    missing = sorted(
+        {f"{row.model} on {part}" for part, row in rows if not math.isfinite(row.estimate.value)}
     )
+    has_values = any(math.isfinite(row.estimate.value) for _, row in rows)
     others = "" if outdated or missing else "; the other models have values"
     worse = f"Do not ship {_join_names(fallen)}: worse than an earlier night by more than is allowed"
     earlier = f"The last attempt failed, so figures are of an earlier one: {_join_names(outdated)}"
@@ -87,12 +80,6 @@ def _choose_verdict(report: Report, falls: Sequence[Fall]) -> tuple[str, str]:
     )
     calm = ("good", _describe_calm(report))
     return next(((tone, verdict) for holds, tone, verdict in verdicts if holds), calm)
-
-
-def _list_missing(report: Report) -> list[str]:
-    """List leaderboard rows without a value, as `model on part`."""
-    rows = [(board.part, row) for board in report.leaderboards for row in board.rows]
-    return sorted({f"{row.model} on {part}" for part, row in rows if not math.isfinite(row.estimate.value)})
 
 
 def _join_names(names: Sequence[str]) -> str:
@@ -118,12 +105,14 @@ def describe_fall(fall: Fall, kind: str = "") -> str:
 
     The numbers have four decimals, like the tables. `kind`: the model's.
     """
-    numbers = f"{fall.label} from {format_decimals(fall.other_value)} to {format_decimals(fall.value)}"
+    before, now = phrases.format_decimals(fall.other_value), phrases.format_decimals(fall.value)
+    numbers = f"{fall.label} from {before} to {now}"
     where = f"on {fall.part}, {fall.users:,} users"
     night = "the night that the file names" if fall.kind == "baseline" else "its night before"
     since = f"against {night}, {fall.other_date}"
     causes = f"; {', '.join(fall.causes)}" if fall.causes else ""
-    return f"{name_model(fall.model, kind)} {describe_move(fall)}: {numbers} ({where}), {since}{causes}."
+    model = phrases.name_model(fall.model, kind)
+    return f"{model} {describe_move(fall)}: {numbers} ({where}), {since}{causes}."
 
 
 def describe_move(fall: Fall) -> str:
@@ -134,7 +123,7 @@ def describe_move(fall: Fall) -> str:
     verb = "fell" if fall.difference < 0 else "rose"
     share = measure_fall(fall)
     if fall.best == "near 0" or not math.isfinite(share):
-        return f"moved by {format_signed(fall.difference)}"
+        return f"moved by {phrases.format_signed(fall.difference)}"
     return f"{verb} by {share_in_words(share)}"
 
 
@@ -236,16 +225,12 @@ def list_reversals(boards: Sequence[Leaderboard]) -> Iterator[Reversal]:
     """Yield the deployable model pairs the open loop turns round."""
     for pair in pair_with_open_loop(boards):
         first, second = ({row.model: row for row in _list_known(board)} for board in pair)
-        both = [m for m in first if m in second and first[m].model_kind not in NOT_SHIPPED]
+        both = [m for m in first if m in second and first[m].model_kind not in phrases.NOT_SHIPPED]
+        parts, sizes = (pair[0].part, pair[1].part), (len(first), len(second))
         for a, b in permutations(both, 2):
             if first[a].position < first[b].position and second[a].position > second[b].position:
-                yield Reversal(
-                    (first[a], second[a]),
-                    (first[b], second[b]),
-                    (pair[0].part, pair[1].part),
-                    (len(first), len(second)),
-                    pair[0].measure.label,
-                )
+                model, other = (first[a], second[a]), (first[b], second[b])
+                yield Reversal(model, other, parts, sizes, pair[0].measure.label)
 
 
 def _list_known(board: Leaderboard) -> list[LeaderboardRow]:
@@ -287,7 +272,7 @@ def _list_sizes(manifest: ManifestFacts, boards: Sequence[Leaderboard]) -> list[
         if board.split_id == manifest.split_id:
             own.setdefault(board.part, board)
     counts = {
-        (fact, part): format_number(value)
+        (fact, part): phrases.format_number(value)
         for fact, values in zip(manifest.facts, manifest.values, strict=True)
         for part, value in zip(manifest.parts, values, strict=True)
     }
@@ -304,7 +289,7 @@ def _count_users(board: Leaderboard, users: str) -> str:
 
     Users with a value are counted too, where a mean leaves some out.
     """
-    n = format_number(max(row.estimate.n for row in board.rows))
+    n = phrases.format_number(max(row.estimate.n for row in board.rows))
     is_mean = name_counted(board.measure) == "users" and n != users
     return f"{users} users ({n} with a value)" if is_mean else f"{users} users"
 
@@ -345,14 +330,13 @@ def find_held(report: Report) -> dict[str, str]:
     reasons = {fall.model: "it regressed" for fall in report.falls}
     reasons |= {model: "a gate failed" for row in report.failures for model in row.models}
     succeeded = {run.model for run in report.runs if run.status == "succeeded"}
-    reasons |= {
-        run.model: "it failed"
-        for run in report.runs
-        if run.status == "failed" and run.model not in succeeded
-    }
+    failed = [run.model for run in report.runs if run.status == "failed"]
+    reasons |= {model: "it failed" for model in failed if model not in succeeded}
     rows = [row for board in report.leaderboards for row in board.rows]
     return reasons | {
-        row.model: NOT_SHIPPED[row.model_kind] for row in rows if row.model_kind in NOT_SHIPPED
+        row.model: phrases.NOT_SHIPPED[row.model_kind]
+        for row in rows
+        if row.model_kind in phrases.NOT_SHIPPED
     }
 
 
@@ -362,10 +346,10 @@ def _describe_board(board: Leaderboard, held: dict[str, str], outdated: Sequence
     if not able:
         return f"On {board.part} no model can be shipped."
     best = able[0]
-    passed_over = [row for row in rows if row.position < best.position]
+    passed_over = [f"{row.model} ({held[row.model]})" for row in rows if row.position < best.position]
     sentence = (
         f"Best on {board.part} that can be shipped: {best.model}, "
-        f"{board.measure.label} {format_estimate(best.estimate)}"
+        f"{board.measure.label} {phrases.format_estimate(best.estimate)}"
     )
     if best.model in outdated:
         sentence += ", of an earlier attempt, since its last one failed"
@@ -373,9 +357,5 @@ def _describe_board(board: Leaderboard, held: dict[str, str], outdated: Sequence
     if level:
         others = ", ".join(level[:2]) + (f" and {len(level) - 2} more" if len(level) > 2 else "")
         sentence += f"; its lead over {others} may be chance"
-    return f"{sentence}{_describe_passed_over(passed_over, held)}."
-
-
-def _describe_passed_over(rows: Sequence[LeaderboardRow], held: dict[str, str]) -> str:
-    reasons = [f"{row.model} ({held[row.model]})" for row in rows[:3]]
-    return f"; above it: {', '.join(reasons)}" if reasons else ""
+    above = f"; above it: {', '.join(passed_over[:3])}" if passed_over else ""
+    return f"{sentence}{above}."

@@ -10,23 +10,15 @@ from typing import TypeVar
 
 import jinja2
 
+from recbench_spark.reports import phrases
 from recbench_spark.reports.advice import group_findings, split_notes
 from recbench_spark.reports.boards import BoardFacts, format_spread
-from recbench_spark.reports.changes import VISIBLE
 from recbench_spark.reports.facts import MultiverseFacts, PairFacts, Report
 from recbench_spark.reports.glossary import explain_term, explain_users, list_terms, name_counted
 from recbench_spark.reports.opening import make_opening
-from recbench_spark.reports.phrases import (
-    NOT_SHIPPED,
-    format_decimals,
-    format_estimate,
-    format_number,
-    format_signed,
-    format_value,
-    level_in_words,
-)
 from recbench_spark.reports.replays import ReplayFacts
 from recbench_spark.reports.scales import Axis, axis_for, find_log_ticks, spread_labels
+from recbench_spark.reports.sections import VISIBLE
 from recbench_spark.storage.objects import write_text
 
 Place = TypeVar("Place", str, Path)
@@ -74,7 +66,11 @@ def _cell(value: object) -> str:
     """
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
-    return format_decimals(value) if isinstance(value, float) and not value.is_integer() else str(value)
+    return (
+        phrases.format_decimals(value)
+        if isinstance(value, float) and not value.is_integer()
+        else str(value)
+    )
 
 
 @cache
@@ -87,14 +83,14 @@ def _template(name: str) -> jinja2.Template:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "estimate": format_estimate,
-        "value": format_value,
-        "decimals": format_decimals,
-        "number": format_number,
-        "signed": format_signed,
+        "estimate": phrases.format_estimate,
+        "value": phrases.format_value,
+        "decimals": phrases.format_decimals,
+        "number": phrases.format_number,
+        "signed": phrases.format_signed,
         "term": explain_term,
         "counted": name_counted,
-        "level": level_in_words,
+        "level": phrases.level_in_words,
         "spread": format_spread,
         "cell": _cell,
     }
@@ -103,7 +99,7 @@ def _template(name: str) -> jinja2.Template:
         "axis_for": axis_for,
         "spread": spread_labels,
         "log": math.log,
-        "not_shipped": NOT_SHIPPED,
+        "not_shipped": phrases.NOT_SHIPPED,
         "log_ticks": find_log_ticks,
         "isfinite": math.isfinite,
         "visible": VISIBLE,

@@ -296,15 +296,11 @@ def summarise(
 
     The conclusions are regressions, notes, leaders, and the agreement between parts.
     """
-    fallen = _describe_regressions(regressions)
+    first = (*_describe_regressions(regressions), *note)
     if not boards:
-        return (*fallen, *note, "No succeeded run to show.")
-    return (
-        *fallen,
-        *note,
-        *describe_leaders(boards),
-        *(_describe_agreement(agreement, map_kinds(boards)) for agreement in agreements),
-    )
+        return (*first, "No succeeded run to show.")
+    kinds = map_kinds(boards)
+    return (*first, *describe_leaders(boards), *(_describe_agreement(one, kinds) for one in agreements))
 
 
 def map_kinds(boards: Sequence[Leaderboard]) -> dict[str, str]:
@@ -320,11 +316,10 @@ def describe_leaders(boards: Sequence[Leaderboard]) -> tuple[str, ...]:
 def _describe_regressions(regressions: Sequence[str]) -> tuple[str, ...]:
     """Describe the first regressions, and count the others."""
     sentences = [f"Regression: {sentence}." for sentence in regressions[:MAX_REGRESSIONS]]
-    rest = len(regressions) - len(sentences)
-    more = [
-        f"{rest} more {'regressions stand' if rest > 1 else 'regression stands'} in the view regressions."
-    ]
-    return (*sentences, *(more if rest else []))
+    if rest := len(regressions) - len(sentences):
+        what = "regressions stand" if rest > 1 else "regression stands"
+        sentences.append(f"{rest} more {what} in the view regressions.")
+    return tuple(sentences)
 
 
 def _describe_board(board: Leaderboard, boards: Sequence[Leaderboard]) -> str:
@@ -353,21 +348,13 @@ def _describe_leader(board: Leaderboard, where: str) -> str:
     leader, others = candidates[0], [row for row in rows if row is not candidates[0]]
     first = all(row.position >= leader.position for row in rows)
     verb = "leads with" if first else "is the best model that could be deployed, with"
-    opening = f"{where}{_name(leader)} {verb} {_label_value(board.measure, leader.estimate)}"
+    opening = f"{where}{_name(leader)} {verb} {board.measure.label} {format_estimate(leader.estimate)}"
     if not others:
         alone = "no other model has a value" if len(board.rows) > 1 else "there is no other model"
         return f"{opening}; {alone}."
-    sentence = (
-        f"{opening}, {_describe_lead(board.measure, leader, candidates[1])}."
-        if len(candidates) > 1
-        else f"{opening}."
-    )
-    return " ".join(
-        [
-            sentence,
-            *(_describe_unshipped(board.measure, leader, row) for row in others if row not in candidates),
-        ]
-    )
+    lead = f", {_describe_lead(board.measure, leader, candidates[1])}" if len(candidates) > 1 else ""
+    unshipped = [_describe_unshipped(board.measure, leader, row) for row in others if row not in candidates]
+    return " ".join([f"{opening}{lead}.", *unshipped])
 
 
 def _describe_unshipped(measure: ReportedMeasure, leader: LeaderboardRow, row: LeaderboardRow) -> str:
@@ -375,16 +362,12 @@ def _describe_unshipped(measure: ReportedMeasure, leader: LeaderboardRow, row: L
     place = "level with" if row.position == leader.position else "below"
     if row.position < leader.position:
         place = "above"
-    value = _label_value(measure, row.estimate)
+    value = f"{measure.label} {format_estimate(row.estimate)}"
     return f"{_name(row)} is {place} {leader.model} with {value}."
 
 
 def _name(row: LeaderboardRow) -> str:
     return name_model(row.model, row.model_kind)
-
-
-def _label_value(measure: ReportedMeasure, estimate: MetricEstimate) -> str:
-    return f"{measure.label} {format_estimate(estimate)}"
 
 
 def _describe_lead(measure: ReportedMeasure, leader: LeaderboardRow, second: LeaderboardRow) -> str:

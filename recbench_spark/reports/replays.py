@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -62,9 +62,8 @@ def make_replay_facts(name: str, rows: pd.DataFrame, notes: Sequence[str]) -> Re
         if ((rows.metric == metric) & rows.point.notna()).any()
     ]
     table = rows[rows.slot.isna()].reindex(columns=list(TABLE))
-    slots = rows[rows.slot.notna()].reindex(
-        columns=["metric", "slot", "reference_slot", "value", "ci_low", "ci_high"]
-    )
+    columns = ["metric", "slot", "reference_slot", "value", "ci_low", "ci_high"]
+    slots = rows[rows.slot.notna()].reindex(columns=columns)
     return ReplayFacts(name, tuple(figures), table, slots, tuple(notes))
 
 
@@ -111,9 +110,8 @@ def _draw_cases(axes: Axes, rows: pd.DataFrame, place: dict[str, int]) -> None:
             mine = shares[(shares.model == model) & (shares.metric == case)].set_index("point").value
             height = np.array([float(mine.get(point, np.nan)) for point in place])
             where = np.arange(len(place)) + (n - (len(models) - 1) / 2) * width
-            axes.bar(
-                where, height, 0.92 * width, bottom=bottom, color=f"C{c + 4}", label=None if n else label
-            )
+            style: dict[str, Any] = {"color": f"C{c + 4}", "label": None if n else label}
+            axes.bar(where, height, 0.92 * width, bottom=bottom, **style)
             bottom += np.nan_to_num(height)
     axes.set_ylim(0, 1)
     axes.set_ylabel(f"share of ads shown\n{', '.join(models)}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from recbench_spark.reports.frame_values import PART_ORDER, order_key, read_real, read_records
+from recbench_spark.reports.frame_values import PART_ORDER, order_key, read_facts, read_real, read_records
 
 COLUMNS = (
     "run_id", "part", "k", "recall", "stderr", "n", "short_lists", "candidates", "queries_per_second",
@@ -145,21 +145,17 @@ def make_retrieval(rows: pd.DataFrame, models: dict[str, str]) -> tuple[Retrieva
     records = [row for row in read_records(rows, "retrieval_runs", COLUMNS) if row["run_id"] in models]
     groups: dict[tuple[str, int], list[IndexFacts]] = {}
     for row in records:
-        facts = IndexFacts(
-            model=models[str(row["run_id"])],
-            base=find_base(models[str(row["run_id"])], str(row["settings_json"])),
+        model, settings = models[str(row["run_id"])], str(row["settings_json"])
+        facts = read_facts(
+            IndexFacts,
+            row,
+            model=model,
+            base=find_base(model, settings),
             kind=str(row["index_kind"]),
-            settings=describe_settings(str(row["settings_json"])),
-            recall=read_real(row["recall"]),
-            stderr=read_real(row["stderr"]),
+            settings=describe_settings(settings),
             users=int(row["n"]),
-            short_lists=int(row["short_lists"]),
-            candidates=read_real(row["candidates"]),
             rate=read_real(row["queries_per_second"]),
             single_rate=read_real(row["single_queries_per_second"]),
-            build_seconds=read_real(row["build_seconds"]),
-            bytes=int(row["bytes"]),
-            items=int(row["items"]),
         )
         groups.setdefault((str(row["part"]), int(row["k"])), []).append(facts)
     keys = sorted(groups, key=lambda key: (*order_key(key[0], PART_ORDER), key[1]))

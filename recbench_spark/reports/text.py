@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from recbench_spark.core.text_tables import align_cells
+from recbench_spark.reports import phrases
 from recbench_spark.reports.advice import split_notes
 from recbench_spark.reports.facts import (
     CheckRow,
@@ -18,13 +18,6 @@ from recbench_spark.reports.facts import (
 )
 from recbench_spark.reports.glossary import name_counted
 from recbench_spark.reports.opening import make_opening
-from recbench_spark.reports.phrases import (
-    NOT_SHIPPED,
-    format_estimate,
-    format_number,
-    format_value,
-    level_in_words,
-)
 from recbench_spark.reports.scales import Axis, axis_for
 
 BAR_WIDTH = 24
@@ -55,20 +48,14 @@ def leaderboard_text(report: Report) -> str:
     findings, notes = split_notes(report)
     if findings:
         lines += ["", *(f"{row.severity}: {row.check}: {_finding_text(row)}" for row in findings[:5])]
-        lines += _name_others(findings[5:])
+    if others := findings[5:]:
+        names = ", ".join(dict.fromkeys(row.check for row in others))
+        # In a line: the most urgent ones stand above.
+        lines.append(f"{others[0].severity}: {len(others)} more did not pass: {names}")
     if notes:
         count, are = (f"{len(notes)} notes", "are") if len(notes) > 1 else ("1 note", "is")
         lines += ["", f"{count} of no consequence {are} at the end of the report's section on checks"]
     return "\n".join(_printable(line) for line in lines)
-
-
-def _name_others(findings: Sequence[CheckRow]) -> list[str]:
-    """Name the checks of further findings in a line.
-
-    Without findings there is none.
-    """
-    names = ", ".join(dict.fromkeys(row.check for row in findings))
-    return [f"{findings[0].severity}: {len(findings)} more did not pass: {names}"] if findings else []
 
 
 def multiverse_text(facts: MultiverseFacts) -> str:
@@ -89,23 +76,16 @@ def _shorten(model: str) -> str:
 
 def _finding_text(row: CheckRow) -> str:
     models = ", ".join(row.models[:3]) + (" ..." if len(row.models) > 3 else "")
-    allowed = "" if row.threshold is None else f", allowed {format_number(row.threshold)}"
-    return f"{format_number(row.observed)}{allowed}; {row.detail} ({models})"
+    allowed = "" if row.threshold is None else f", allowed {phrases.format_number(row.threshold)}"
+    return f"{phrases.format_number(row.observed)}{allowed}; {row.detail} ({models})"
 
 
 def _board_text(board: Leaderboard, level: float | None, several_splits: bool) -> list[str]:
     axis = axis_for([row.estimate for row in board.rows], 0, BAR_WIDTH - 1)
     others = board.others[:MAX_COLUMNS]
     ends = f"{axis.low:.3g}".ljust(BAR_WIDTH - 6) + f"{axis.high:.3g}".rjust(6)
-    header = [
-        "",
-        "#",
-        "model",
-        board.measure.label,
-        ends,
-        *(m.label for m in others),
-        name_counted(board.measure),
-    ]
+    labels = (board.measure.label, ends, *(m.label for m in others))
+    header = ["", "#", "model", *labels, name_counted(board.measure)]
     table = [header, *(_row_text(row, axis, len(others)) for row in board.rows)]
     lines = align_cells(table, {1, *range(5, len(header))})
     title = f"{board.part}: {board.measure.label}, definition {board.measure.definition}"
@@ -121,9 +101,11 @@ def _board_text(board: Leaderboard, level: float | None, several_splits: bool) -
     if any(row.overlaps_next for row in board.rows):
         notes.append(OPEN_ORDER)
     notes += [f"* {row.note}" for row in board.rows if row.note]
-    notes += [f"{row.model}: {NOT_SHIPPED['truth']}" for row in board.rows if row.model_kind == "truth"]
+    notes += [
+        f"{row.model}: {phrases.NOT_SHIPPED['truth']}" for row in board.rows if row.model_kind == "truth"
+    ]
     rule = "─" * max(len(line) for line in lines)
-    return [f"{title}, {level_in_words(level)}", lines[0], rule, *lines[1:], *notes]
+    return [f"{title}, {phrases.level_in_words(level)}", lines[0], rule, *lines[1:], *notes]
 
 
 def _row_text(row: LeaderboardRow, axis: Axis, others: int) -> list[str]:
@@ -132,9 +114,9 @@ def _row_text(row: LeaderboardRow, axis: Axis, others: int) -> list[str]:
         "~" if row.overlaps_next else " ",
         str(row.position),
         f"{name} *" if row.note else name,
-        format_estimate(row.estimate),
+        phrases.format_estimate(row.estimate),
         interval_bar(row.estimate, axis),
-        *(format_value(other) for other in row.others[:others]),
+        *(phrases.format_value(other) for other in row.others[:others]),
         f"{row.estimate.n:,}",
     ]
 
@@ -143,7 +125,7 @@ def _corrections_text(facts: CorrectionFacts) -> list[str]:
     """Tabulate models by estimator, with a line of agreements."""
     header = ["model", *(column.name for column in facts.columns)]
     table = [
-        [_shorten(model), *(format_value(column.estimates[m]) for column in facts.columns)]
+        [_shorten(model), *(phrases.format_value(column.estimates[m]) for column in facts.columns)]
         for m, model in enumerate(facts.models)
     ]
     agreement = [column.agreement for column in facts.columns]

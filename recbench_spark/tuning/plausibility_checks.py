@@ -318,4 +318,4 @@ def note_training_items(read: RowReader, run_id: str) -> list[str]:
 
 
 TRAINING_ITEMS = "list rows of training items"
-"""Name of the check: see `metrics.ranking_counts.training_item_check`."""
+"""Name of the check: see `metrics.ranking_counts.finish_row_checks`."""

@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from recbench_spark.analyses.exposure.night_propensity import write_propensities
-from recbench_spark.analyses.exposure.night_propensity_names import ExposureLog
+from recbench_spark.analyses.exposure.night_propensity import ExposureLog, write_propensities
 from recbench_spark.config import Benchmark, parse
 from recbench_spark.config.evaluation import Propensities
 from recbench_spark.errors import DataError

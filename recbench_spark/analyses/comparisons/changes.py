@@ -22,13 +22,8 @@ import pyarrow.compute as pc
 from recbench_spark.analyses.comparisons.comparisons import select_holdout
 from recbench_spark.analyses.comparisons.counted import CountedNumber, gather_rows, name_owners
 from recbench_spark.analyses.comparisons.differences import ComparedRun
-from recbench_spark.analyses.comparisons.kernels.decomposition import (
-    UNIT,
-    Change,
-    Group,
-    split,
-    whole_number,
-)
+from recbench_spark.analyses.comparisons.kernels import decomposition as kernel
+from recbench_spark.analyses.comparisons.kernels.decomposition import Change, Group
 from recbench_spark.analyses.comparisons.paired_values import read_cutoffs, select_runs
 from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.resampling import exact_sums
@@ -206,10 +201,8 @@ def _read_cells(plan: ChangePlan, table: pa.Table) -> Iterator[Cell]:
     values_rc = read_cutoffs(table, plan.ks)
     run_r, relevant_r = (table.column(name).to_numpy() for name in ("run", "n_relevant"))
     user_r = table.column("user_id").combine_chunks().dictionary_encode().indices.to_numpy()
-    labels_sr = [
-        table.column(name).fill_null(UNLABELLED).to_numpy(zero_copy_only=False)
-        for name in _label_columns(plan)
-    ]
+    labels = (table.column(name).fill_null(UNLABELLED) for name in _label_columns(plan))
+    labels_sr = [column.to_numpy(zero_copy_only=False) for column in labels]
     keys = [pa.array(run_r // 2), *(table.column(name).combine_chunks() for name in _NAMES[1:])]
     for rows in _equal_key_ranges(keys):
         users, place_r = np.unique(user_r[rows], return_inverse=True)
@@ -220,11 +213,11 @@ def _read_cells(plan: ChangePlan, table: pa.Table) -> Iterator[Cell]:
         values[cells[0][row], cells[1][row], c] = values_rc[rows[row], c]
         relevant = np.zeros((2, len(users)), dtype=np.int64)
         relevant[cells] = relevant_r[rows]
-        labels = {ACTIVITY: activity_label(relevant)}
+        own = {ACTIVITY: activity_label(relevant)}
         for key, label_r in zip(plan.slices, labels_sr, strict=True):
-            labels[key] = np.full(relevant.shape, UNLABELLED, dtype=object)
-            labels[key][cells] = label_r[rows]
-        yield Cell(tuple(key[int(rows[0])].as_py() for key in keys), values, labels)
+            own[key] = np.full(relevant.shape, UNLABELLED, dtype=object)
+            own[key][cells] = label_r[rows]
+        yield Cell(tuple(key[int(rows[0])].as_py() for key in keys), values, own)
 
 
 def _equal_key_ranges(keys: list[pa.Array]) -> list[Ints]:
@@ -264,11 +257,8 @@ def _group_sums(cell: Cell) -> Iterator[tuple[tuple[str, str], Ints]]:
 
 def _exact_sums(values: Floats) -> Ints:
     return np.stack(
-        [
-            np.column_stack([(~np.isnan(night)).sum(axis=0), exact_sums(night)])
-            for night in values
-        ]
-    )  # fmt: skip
+        [np.column_stack([(~np.isnan(night)).sum(axis=0), exact_sums(night)]) for night in values]
+    )
 
 
 # ------------------------------------------------------------------------------- the changes
@@ -281,12 +271,9 @@ _SCHEMA = pa.schema(
         "k": pa.int32(),
         **dict.fromkeys(("group_key", "group_value"), pa.string()),
         **dict.fromkeys(("users_before", "users_after"), pa.int64()),
+        **dict.fromkeys(("share_before", "share_after", "mean_before", "mean_after"), pa.float64()),
         **dict.fromkeys(
-            (
-                *("share_before", "share_after", "mean_before", "mean_after"),
-                *("mix_change", "within_change", "difference", "value", "other_value"),
-            ),
-            pa.float64(),
+            ("mix_change", "within_change", "difference", "value", "other_value"), pa.float64()
         ),
     }
 )
@@ -308,7 +295,7 @@ def _finish(plan: ChangePlan, table: pa.Table) -> pa.Table:
         "value": _night_mean(nights[1]),
         "other_value": _night_mean(nights[0]),
     }
-    rows = [{**facts, **_change_columns(change, nights)} for change in split(*nights)]
+    rows = [{**facts, **_change_columns(change, nights)} for change in kernel.split(*nights)]
     return pa.Table.from_pylist(rows, _SCHEMA)
 
 
@@ -321,14 +308,14 @@ def _add_up(table: pa.Table) -> tuple[dict[str, Group], dict[str, Group]]:
     for row in table.select(["group_value", *_SUMS]).to_pylist():
         for night, when in zip(nights, ("before", "after"), strict=True):
             users, total = night.get(row["group_value"], (0, 0))
-            addend = whole_number(row[f"high_{when}"], row[f"low_{when}"])
+            addend = kernel.whole_number(row[f"high_{when}"], row[f"low_{when}"])
             night[row["group_value"]] = (users + row[f"users_{when}"], total + addend)
     return nights
 
 
 def _night_mean(night: Mapping[str, Group]) -> float:
     users, total = (sum(group[part] for group in night.values()) for part in (0, 1))
-    return float(total * UNIT / users)
+    return float(total * kernel.UNIT / users)
 
 
 def _change_columns(

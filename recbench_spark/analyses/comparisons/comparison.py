@@ -22,14 +22,8 @@ import pyarrow.parquet as pq
 from recbench_spark import __version__
 from recbench_spark.core.checks import Check
 from recbench_spark.core.extras import explain_missing
+from recbench_spark.metrics import result_views as views
 from recbench_spark.metrics.result import ShownTable
-from recbench_spark.metrics.result_views import (
-    escape_latex,
-    name_figure,
-    save_figure,
-    wrap_latex,
-    write_text,
-)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,18 +31,8 @@ if TYPE_CHECKING:
 SHOWN = (
     *("part", "metric", "k", "model", "other", "value", "other_value", "difference", "ci_low", "ci_high"),
     *("p_t", "p_holm", "p_randomisation", "p_bootstrap", "p_wilcoxon", "detectable", "verdict"),
-    *(
-        "users",
-        "wins",
-        "ties",
-        "losses",
-        "only_model",
-        "only_other",
-        "effect",
-        "stderr",
-        "p_bh",
-        "definition",
-    ),
+    *("users", "wins", "ties", "losses", "only_model", "only_other", "effect", "stderr", "p_bh"),
+    "definition",
 )
 """Columns of a comparison in the order shown."""
 
@@ -96,10 +80,8 @@ class Comparison:
         The other side is the baseline.
         """
         frame = self.to_pandas()
-        sign = np.where(frame.metric.isin(self.lower), -1.0, 1.0)
-        better = frame.difference * sign > 0
-        marks = np.where(better, BETTER, WORSE)
-        shown: list[str] = np.where(self.is_certain(), marks, "").tolist()
+        better = frame.difference * np.where(frame.metric.isin(self.lower), -1.0, 1.0) > 0
+        shown: list[str] = np.where(self.is_certain(), np.where(better, BETTER, WORSE), "").tolist()
         return shown
 
     def describe_test(self) -> str:
@@ -127,26 +109,20 @@ class Comparison:
         if alone:
             first = frame.drop_duplicates("figure").set_index("figure").other_value
             lines.append(self._write_line(self.baseline, [f"{first[name]:.{digits}f}" for name in columns]))
+        else:
+            frame["cell"] += [f" ({value:.{digits}f})" for value in frame.other_value]
         for model in dict.fromkeys(frame.model):
-            own = frame[frame.model == model].set_index("figure")
-            cells = [
-                (own.cell[name] if alone else own.cell[name] + f" ({own.other_value[name]:.{digits}f})")
-                if name in own.index
-                else "--"
-                for name in columns
-            ]
-            lines.append(self._write_line(str(model), cells))
-        legend = (
-            rf"$^{{{BETTER}}}$ better, $^{{{WORSE}}}$ worse than {escape_latex(self.baseline)}. "
-            + escape_latex(self.describe_test())
-        )
-        return write_text(wrap_latex(columns, lines, legend), path)
+            cells = frame[frame.model == model].set_index("figure").cell
+            lines.append(self._write_line(str(model), [cells.get(name, "--") for name in columns]))
+        legend = rf"$^{{{BETTER}}}$ better, $^{{{WORSE}}}$ worse than {views.escape_latex(self.baseline)}. "
+        legend += views.escape_latex(self.describe_test())
+        return views.write_text(views.wrap_latex(columns, lines, legend), path)
 
     def _add_cells(self, digits: int) -> pd.DataFrame:
         frame = self.to_pandas()
         parts = frame.part.nunique() > 1
         keys = zip(frame["metric"], frame["k"], frame["part"], strict=True)
-        figures = [name_figure(metric, k) + (f" {part}" if parts else "") for metric, k, part in keys]
+        figures = [views.name_figure(metric, k) + (f" {part}" if parts else "") for metric, k, part in keys]
         marks = self.find_marks()
         cells = [
             f"{value:.{digits}f}" + (f"$^{{{mark}}}$" if mark else "")
@@ -156,7 +132,7 @@ class Comparison:
 
     @staticmethod
     def _write_line(model: str, cells: list[str]) -> str:
-        return " & ".join([escape_latex(model), *cells]) + r" \\"
+        return " & ".join([views.escape_latex(model), *cells]) + r" \\"
 
     def plot(self, path: str | PathLike[str] | None = None) -> Figure:
         """Draw each difference with its interval.
@@ -190,7 +166,7 @@ class Comparison:
             panel.set_xlabel(f"difference from {self.baseline}")
         panels[0].set_yticks(range(len(models)), [str(model) for model in models])
         panels[0].invert_yaxis()
-        return save_figure(figure, path)
+        return views.save_figure(figure, path)
 
     def to_record(self) -> dict[str, Any]:
         """Return the comparison as JSON values, with all digits."""
@@ -243,18 +219,15 @@ class Comparison:
         """Return differences, family, checks and slices for a notebook."""
         frame = self.to_pandas()
         shown = frame.assign(k=frame["k"].astype("string").fillna(""))
-        number = "{:.4g}".format
         slices = self.slices.table.filter(pc.is_valid(self.slices.column("slice_key"))).to_pandas()
+        tables = [
+            one.to_html(index=False, float_format="{:.4g}".format, na_rep="", border=0)
+            for one in (shown, slices)
+        ]
         notes = [self.describe_test(), *(check.summary_line() for check in self.checks)]
-        return "\n".join(
-            [
-                shown.to_html(index=False, float_format=number, na_rep="", border=0),
-                *(f"<p>{html.escape(note)}</p>" for note in notes),
-                "<details><summary>by slices of users</summary>",
-                slices.to_html(index=False, float_format=number, na_rep="", border=0),
-                "</details>",
-            ]
-        )
+        texts = [f"<p>{html.escape(note)}</p>" for note in notes]
+        by_slices = ["<details><summary>by slices of users</summary>", tables[1], "</details>"]
+        return "\n".join([tables[0], *texts, *by_slices])
 
 
 def _make_plain(row: Mapping[str, Any]) -> dict[str, Any]:

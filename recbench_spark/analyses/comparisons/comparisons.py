@@ -18,33 +18,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recbench_spark.analyses.comparisons import differences as tests
+from recbench_spark.analyses.comparisons import paired_values as paired
 from recbench_spark.analyses.comparisons.counted import gather_rows, name_owners
-from recbench_spark.analyses.comparisons.differences import (
-    ADJUSTED,
-    CELL,
-    HOLDOUT,
-    RESULTS,
-    ComparisonPlan,
-    PairSums,
-    add_users,
-    count_steps,
-    finish_cell,
-    finish_family,
-    group_values,
-    scale_values,
-)
+from recbench_spark.analyses.comparisons.differences import CELL, ComparisonPlan, PairSums
 from recbench_spark.analyses.comparisons.kernels import significance as kernel
-from recbench_spark.analyses.comparisons.paired_values import (
-    KEY,
-    PairedValues,
-    deal_by_user,
-    key_users,
-    read_paired_values,
-    sort_by_user,
-)
-from recbench_spark.core.arrays import Ints
+from recbench_spark.analyses.comparisons.paired_values import KEY, PairedValues
 from recbench_spark.core.streams import Batches
 from recbench_spark.engine.measures import Measure
+from recbench_spark.metrics.list_rows import sum_lists
 from recbench_spark.storage.blocks import Rows, reduce_tasks
 from recbench_spark.storage.packed_blocks import Block
 from recbench_spark.storage.shared_arrays import flatten_lists
@@ -62,12 +44,10 @@ def metric_scales(user_metrics: Rows, metrics: Sequence[str]) -> dict[str, float
     sizes = user_metrics.each(("metric", "definition", "values"), partial(_find_largest_values, metrics))
     for (metric, _), value in (pair for task in sizes if metrics for pair in task):
         largest[metric] = max(value or 0.0, largest.get(metric) or 0.0)
-    return scale_values(largest)
+    return tests.scale_values(largest)
 
 
-def _find_largest_values(
-    metrics: Sequence[str], tables: Iterable[pa.Table]
-) -> list[tuple[Any, float | None]]:
+def _find_largest_values(metrics: Sequence[str], tables: Iterable[pa.Table]) -> list[Any]:
     wanted = pa.array(metrics, pa.string())
     rows = (table.filter(pc.is_in(table.column("metric"), value_set=wanted)) for table in tables)
     return [pair for own in rows for pair in find_largest(own).items()]
@@ -79,16 +59,10 @@ def find_largest(user_metrics: pa.Table) -> dict[tuple[str, str], float | None]:
     user_metrics: rows of the table.
     """
     largest: dict[tuple[str, str], float | None] = {}
-    for pair in user_metrics.select(["metric", "definition"]).group_by(["metric", "definition"]).aggregate(
-        []
-    ).to_pylist():  # fmt: skip
-        own = user_metrics.filter(
-            pc.and_(
-                pc.equal(user_metrics.column("metric"), pair["metric"]),
-                pc.equal(user_metrics.column("definition"), pair["definition"]),
-            )
-        )
-        values = flatten_lists(own.column("values").combine_chunks())[1].astype(np.float64)
+    names = user_metrics.select(["metric", "definition"])
+    for pair in names.group_by(["metric", "definition"]).aggregate([]).to_pylist():
+        is_own = pc.and_(*(pc.equal(names.column(name), pair[name]) for name in pair))
+        values = flatten_lists(user_metrics.column("values").filter(is_own))[1].astype(np.float64)
         known = np.abs(values[~np.isnan(values)])
         largest[pair["metric"], pair["definition"]] = float(known.max()) if len(known) else None
     return largest
@@ -110,8 +84,10 @@ def compare(user_metrics: Rows, plan: ComparisonPlan, earlier: EarlierLooks, tas
     n = plan.tasks(tasks)
     users = user_metrics.deal(COLUMNS, partial(_deal_users, plan=plan, tasks=n), n)
     finishing = plan.finishing_tasks(n)
-    reduced = reduce_tasks({"tests": difference_measure(plan)}, users.then(sort_by_user, ()), finishing)
-    results = _add_earlier_looks(reduced.get("tests", RESULTS.empty_table()), earlier)
+    reduced = reduce_tasks(
+        {"tests": difference_measure(plan)}, users.then(paired.sort_by_user, ()), finishing
+    )
+    results = _add_earlier_looks(reduced.get("tests", tests.RESULTS.empty_table()), earlier)
     return name_owners(adjust_families(results, plan), plan.numbers)
 
 
@@ -119,13 +95,13 @@ def _deal_users(tables: Iterable[pa.Table], plan: ComparisonPlan, tasks: int) ->
     run_ids = [run.run_id for run in plan.runs]
     for rows in tables:
         wanted = gather_rows(select_holdout(rows, plan.metrics), plan.numbers)
-        yield from deal_by_user(key_users(wanted, run_ids), tasks)
+        yield from paired.deal_by_user(paired.key_users(wanted, run_ids), tasks)
 
 
 def select_holdout(rows: pa.Table, metrics: Sequence[str]) -> pa.Table:
     """Return some metrics' rows without estimates."""
     wanted = pc.is_in(rows.column("metric"), value_set=pa.array(metrics, pa.string()))
-    return rows.filter(pc.and_(wanted, pc.equal(rows.column("estimator"), HOLDOUT)))
+    return rows.filter(pc.and_(wanted, pc.equal(rows.column("estimator"), tests.HOLDOUT)))
 
 
 # ------------------------------------------------------------------------------- sums of users
@@ -159,12 +135,12 @@ def _sum_pairs(plan: ComparisonPlan, batches: Batches) -> Batches:
     key: tuple[str, str, str] | None = None
     total: PairSums = {}
     steps: dict[tuple[int, int, int], Counter[int]] = {}
-    for side in read_paired_values(batches, len(plan.runs), plan.ks):
+    for side in paired.read_paired_values(batches, len(plan.runs), plan.ks):
         if key not in (None, side.key):
             yield _pack_sums(plan, key, total, steps)
             total, steps = {}, {}
         key = side.key
-        add_users(total, side, plan)
+        tests.add_users(total, side, plan)
         _add_steps(steps, side, plan)
     if key is not None:
         yield _pack_sums(plan, key, total, steps)
@@ -175,11 +151,11 @@ def _add_steps(
 ) -> None:
     """Count users by difference from a baseline, for Wilcoxon's test."""
     for number, group in enumerate(plan.groups):
-        values_umc = group_values(side, group, plan)
+        values_umc = tests.group_values(side, group, plan)
         for c, k in enumerate(plan.ks):
             baseline = plan.baseline(group, *side.key[:2], k)
             if baseline is not None:
-                for m, steps, users in count_steps(values_umc[:, :, c], baseline):
+                for m, steps, users in tests.count_steps(values_umc[:, :, c], baseline):
                     counts = dict(zip(steps.tolist(), users.tolist(), strict=True))
                     total.setdefault((c, number, m), Counter()).update(counts)
 
@@ -191,16 +167,9 @@ def _pack_sums(
         dict(zip((*CELL, *_SUMS), (*key, plan.ks[c], group, *(part.ravel() for part in sums)), strict=True))
         for (c, group), sums in total.items()
     ]
-    rows += [
-        dict(
-            zip(
-                (*CELL, "member", *_STEPS),
-                (*key, plan.ks[c], group, m, list(counts), list(counts.values())),
-                strict=True,
-            )
-        )
-        for (c, group, m), counts in steps.items()
-    ]
+    for (c, group, m), counts in steps.items():
+        cell = (*key, plan.ks[c], group, m, list(counts), list(counts.values()))
+        rows.append(dict(zip((*CELL, "member", *_STEPS), cell, strict=True)))
     return pa.RecordBatch.from_pylist(rows, _TOTALS)
 
 
@@ -214,20 +183,15 @@ def _finish(plan: ComparisonPlan, table: pa.Table) -> pa.Table:
     """
     key = tuple(table.column(name)[0].as_py() for name in CELL)
     is_step = pc.is_valid(table.column("member"))
-    sums = _add_up(table.filter(pc.invert(is_step)), len(plan.groups[key[-1]].runs))
+    m = len(plan.groups[key[-1]].runs)
+    shapes = ((kernel.PLANES, m, m), (-1, m), (-1, m), (-1, m))
+    parts = table.filter(pc.invert(is_step))
+    sums = [sum_lists(parts, name, shape) for name, shape in zip(_SUMS, shapes, strict=True)]
     p_values = _test_ranks(table.filter(is_step))
-    results = finish_cell(plan, key, sums)
+    results = tests.finish_cell(plan, key, sums)
     members = zip(*(results.column(name).to_pylist() for name in ("member", "with_baseline")), strict=True)
     column = [p_values.get(m) if with_baseline else None for m, with_baseline in members]
     return results.append_column("p_wilcoxon", pa.array(column, pa.float64()))
-
-
-def _add_up(table: pa.Table, m: int) -> list[Ints]:
-    shapes = ((kernel.PLANES, m, m), (-1, m), (-1, m), (-1, m))
-    return [
-        np.sum([row.values.to_numpy() for row in table.column(name)], axis=0).reshape(shape)
-        for name, shape in zip(_SUMS, shapes, strict=True)
-    ]
 
 
 def _test_ranks(table: pa.Table) -> dict[int, float]:
@@ -307,6 +271,6 @@ def adjust_families(results: pa.Table, plan: ComparisonPlan) -> pa.Table:
     finished = []
     for kind, part in kinds:
         own = pc.and_(pc.equal(results.column("kind"), kind), pc.equal(results.column("part"), part))
-        finished.append(finish_family(plan, results.filter(own)))
-    empty = pa.schema([*results.schema, *ADJUSTED]).empty_table()
+        finished.append(tests.finish_family(plan, results.filter(own)))
+    empty = pa.schema([*results.schema, *tests.ADJUSTED]).empty_table()
     return pa.concat_tables(finished) if finished else empty

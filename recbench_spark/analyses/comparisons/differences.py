@@ -7,7 +7,7 @@ models in a group, c cut-offs, r replicates, x pairs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from recbench_spark.analyses.comparisons.kernels import significance as kernel
 from recbench_spark.analyses.comparisons.paired_values import PairedValues
@@ -161,11 +162,6 @@ def sum_users(keys_u: Ints, values_umc: Floats, boot: Bootstrap) -> list[list[In
     ]
 
 
-def make_scalar(name: str, value: Any) -> pa.Array:
-    """Return a CELL value as a one-element array."""
-    return pa.array([value], pa.int32() if name in ("k", "group") else pa.string())
-
-
 def count_steps(values_um: Floats, baseline: int) -> Iterator[tuple[int, Ints, Ints]]:
     """Yield other models' places, differences in steps, and users.
 
@@ -191,12 +187,9 @@ RESULTS = pa.schema(
         "member": pa.int32(),
         "users": pa.int64(),
         **dict.fromkeys(
-            (
-                *("value", "other_value", "difference", "stderr", "ci_low", "ci_high", "p_t"),
-                *("p_randomisation", "p_bootstrap", "effect", "detectable"),
-            ),
-            pa.float64(),
+            ("value", "other_value", "difference", "stderr", "ci_low", "ci_high"), pa.float64()
         ),
+        **dict.fromkeys(("p_t", "p_randomisation", "p_bootstrap", "effect", "detectable"), pa.float64()),
         "with_baseline": pa.bool_(),
         "verdict": pa.string(),
     }
@@ -218,18 +211,14 @@ def finish_cell(plan: ComparisonPlan, key: tuple[Any, ...], sums: list[Ints]) ->
     group = plan.groups[number]
     baseline = plan.baseline(group, part, metric, k)
     a, b = _pairs_with_baseline(len(group.runs), baseline)
-    numbers = _pair_columns(sums, a, b, plan, metric)
     columns = {
-        **{
-            name: pa.repeat(make_scalar(name, value)[0], len(a))
-            for name, value in zip(CELL, key, strict=True)
-        },
+        **{name: [value] * len(a) for name, value in zip(CELL, key, strict=True)},
         **_names(plan, group, a, b),
-        **numbers,
-        "with_baseline": pa.array(b == (-1 if baseline is None else baseline)),
+        **_pair_columns(sums, a, b, plan, metric),
+        "with_baseline": b == (-1 if baseline is None else baseline),
     }
-    has_users = np.asarray(columns["users"]) > 0
-    return pa.table({name: columns[name] for name in RESULTS.names}).filter(pa.array(has_users))
+    table = pa.table(columns, RESULTS)
+    return table.filter(pc.greater(table.column("users"), 0))
 
 
 def _pairs_with_baseline(m: int, baseline: int | None) -> tuple[Ints, Ints]:
@@ -239,17 +228,17 @@ def _pairs_with_baseline(m: int, baseline: int | None) -> tuple[Ints, Ints]:
     return np.where(swap, b, a), np.where(swap, a, b)
 
 
-def _names(plan: ComparisonPlan, group: ComparisonGroup, a: Ints, b: Ints) -> dict[str, pa.Array]:
+def _names(plan: ComparisonPlan, group: ComparisonGroup, a: Ints, b: Ints) -> dict[str, Sequence[Any]]:
     runs_a, runs_b = ([plan.runs[group.runs[number]] for number in side] for side in (a, b))
     return {
-        "kind": pa.array([group.kind] * len(a), pa.string()),
-        "model": pa.array([run.model for run in runs_a], pa.string()),
-        "other": pa.array([run.model for run in runs_b], pa.string()),
-        "run_id": pa.array([run.run_id for run in runs_a], pa.string()),
-        "other_run_id": pa.array([run.run_id for run in runs_b], pa.string()),
-        "logical_date": pa.array([run.logical_date for run in runs_a], pa.date32()),
-        "other_date": pa.array([run.logical_date for run in runs_b], pa.date32()),
-        "member": pa.array(a, pa.int32()),
+        "kind": [group.kind] * len(a),
+        "model": [run.model for run in runs_a],
+        "other": [run.model for run in runs_b],
+        "run_id": [run.run_id for run in runs_a],
+        "other_run_id": [run.run_id for run in runs_b],
+        "logical_date": [run.logical_date for run in runs_a],
+        "other_date": [run.logical_date for run in runs_b],
+        "member": a.tolist(),
     }
 
 
@@ -318,28 +307,20 @@ ADJUSTED = pa.schema(
 
 def finish_family(plan: ComparisonPlan, table: pa.Table) -> pa.Table:
     """Add columns computed from all results of a kind and part."""
-    p_x = _floats(table, "p_t")
+    p_x = np.asarray(table.column("p_t").to_numpy(), dtype=np.float64)
     baseline_x = np.asarray(table.column("with_baseline").to_numpy(), dtype=bool)
     columns: dict[str, Any] = {
         "family": np.where(baseline_x, np.sum(~np.isnan(p_x[baseline_x])), np.sum(~np.isnan(p_x))),
         "p_holm": _adjust_by_family(kernel.holm, p_x, baseline_x),
         "p_bh": _adjust_by_family(kernel.benjamini_hochberg, p_x, baseline_x),
     }
-    rows = table.to_pylist()
-    looks = [_sequential_columns(plan, row) for row in rows]
-    columns |= dict(zip(("looks", "sequence_users", "sequence_low", "sequence_high"),
-                        zip(*looks, strict=True), strict=True))  # fmt: skip
-    regressions = [find_regression(plan, row) for row in rows]
-    columns |= dict(zip(("allowed_drop", "regressed"), zip(*regressions, strict=True), strict=True))
+    by_row = [(*_sequential_columns(plan, row), *find_regression(plan, row)) for row in table.to_pylist()]
+    columns |= dict(zip(ADJUSTED.names[3:], zip(*by_row, strict=True), strict=True))
     for name, kind in zip(ADJUSTED.names, ADJUSTED.types, strict=True):
         values = columns[name]
         numbers = _nullable(values) if name in ("p_holm", "p_bh") else pa.array(values, kind)
         table = table.append_column(name, numbers.cast(kind))
     return table
-
-
-def _floats(table: pa.Table, name: str) -> Floats:
-    return np.asarray(table.column(name).to_numpy(), dtype=np.float64)
 
 
 def _adjust_by_family(
@@ -375,7 +356,12 @@ def find_regression(plan: ComparisonPlan, row: Mapping[str, Any]) -> tuple[float
 
     The verdict tells whether the result drops by more.
     """
-    applicable = [rule for rule in plan.rules if _rule_applies(rule, row)]
+    scope = (row["kind"], row["part"], row["metric"], row["k"])
+    applicable = [
+        rule
+        for rule in plan.rules
+        if (rule.against, rule.part, rule.metric, rule.k) == scope and rule.model in (None, row["model"])
+    ]
     if not applicable:
         return None, False
     lower_is_better = row["metric"] in plan.lower
@@ -385,9 +371,3 @@ def find_regression(plan: ComparisonPlan, row: Mapping[str, Any]) -> tuple[float
     )
     violations = [drop > rule.drop and (certain or not rule.certain) for rule in applicable]
     return min(rule.drop for rule in applicable), any(violations)
-
-
-def _rule_applies(rule: Regression, row: Mapping[str, Any]) -> bool:
-    scope = (rule.against, rule.part, rule.metric, rule.k)
-    row_scope = (row["kind"], row["part"], row["metric"], row["k"])
-    return scope == row_scope and rule.model in (None, row["model"])

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import chain
 from operator import itemgetter
@@ -146,16 +146,23 @@ def find_smallest_flips(rankings: Rows, plan: FlipPlan, tasks: int) -> list[Flip
         for before, shift in zip((None, *shifts), shifts, strict=False):
             crossings = reduce(_pass_measure(plan, last_searches, before, shift)) if last_searches else []
             last_searches = {x: replace(last_searches[x], last=Crossing(*at)) for x, *at in crossings}
-        flips = {x: kernel.resolve(s.last, s.goal) for x, s in last_searches.items() if s.last}
-        rows = reduce(_largest_measure(plan, _find_limits(last_searches, flips))) if flips else []
-    ids: dict[int, list[tuple[int, str]]] = {}
-    for x, amount, name in rows:
-        ids.setdefault(x, []).append((amount, name))
-    n_candidates = {x: n for x, _, n, _ in starts}
-    return [
-        _verdict(plan.pairs[x], s, n_candidates[x], flips.get(x), ids.get(x, []))
-        for x, s in searches.items()
-    ]
+        crossed = {x: (s, s.last) for x, s in last_searches.items() if s.last}
+        flips = {x: kernel.resolve(last, s.goal) for x, (s, last) in crossed.items()}
+        # A set's sign, its least contribution, and the number of reported ids.
+        limits = {
+            x: (s.sign, last.bucket, min(flips[x].count, SHOWN_IDS)) for x, (s, last) in crossed.items()
+        }
+        rows = reduce(_largest_measure(plan, limits)) if flips else []
+    unit, n_candidates = 2.0**-kernel.BITS, {x: n for x, _, n, _ in starts}
+    verdicts = []
+    for x, search in searches.items():
+        own = [(name, amount * unit) for pair, amount, name in rows if pair == x]
+        ids, amounts = tuple(name for name, _ in own), tuple(amount for _, amount in own)
+        total = search.goal * unit
+        verdicts.append(
+            FlipVerdict(plan.pairs[x], search.sign, total, n_candidates[x], flips.get(x), ids, amounts)
+        )
+    return verdicts
 
 
 def _reduce_pairs(contributions: TaskRows, tasks: int, measure: Measure) -> list[tuple[Any, ...]]:
@@ -163,18 +170,6 @@ def _reduce_pairs(contributions: TaskRows, tasks: int, measure: Measure) -> list
     results = reduce_tasks({"pairs": measure}, contributions, tasks).get("pairs")
     rows = [] if results is None else [tuple(row.values()) for row in results.to_pylist()]
     return sorted(rows, key=itemgetter(0))
-
-
-def _verdict(
-    pair: ModelPair,
-    search: FlipSearch,
-    n_candidates: int,
-    flip: Flip | None,
-    first: Sequence[tuple[int, str]],
-) -> FlipVerdict:
-    unit = 2.0**-kernel.BITS
-    ids, amounts = tuple(i for _, i in first), tuple(amount * unit for amount, _ in first)
-    return FlipVerdict(pair, search.sign, search.goal * unit, n_candidates, flip, ids, amounts)
 
 
 # ------------------------------------------------------------------------------- contributions
@@ -240,10 +235,8 @@ def _differences(
         for ids, values_nmc in _dense_contributions(rows.filter(mask), plan):
             for x, pair in pairs:
                 if (pair.removed, pair.part) == (removed, part):
-                    values_n, other_n = (
-                        values_nmc[:, model, pair.column] for model in (pair.model, pair.other)
-                    )
-                    yield x, ids, values_n - other_n
+                    values_nm = values_nmc[:, :, pair.column]
+                    yield x, ids, values_nm[:, pair.model] - values_nm[:, pair.other]
 
 
 def _dense_contributions(rows: pa.Table, plan: FlipPlan) -> Iterator[tuple[pa.Array, Ints]]:
@@ -296,9 +289,8 @@ def _start_measure(plan: FlipPlan) -> Measure:
 
 
 def _add_starts(table: pa.Table) -> pa.Table:
-    total, n, largest = (table.column(name).to_numpy() for name in ("total", "n", "largest"))
-    row = (table.column("pair")[0].as_py(), int(total.sum()), int(n.sum()), int(largest.max()))
-    return pa.Table.from_pylist([dict(zip(_STARTS.names, row, strict=True))], _STARTS)
+    added = table.group_by("pair").aggregate([("total", "sum"), ("n", "sum"), ("largest", "max")])
+    return added.rename_columns(_STARTS.names).cast(_STARTS)
 
 
 def _task_sums(plan: FlipPlan, batches: Batches) -> Batches:
@@ -306,9 +298,8 @@ def _task_sums(plan: FlipPlan, batches: Batches) -> Batches:
     for x, ids, difference in _differences(plan, range(len(plan.pairs)), batches):
         sums[:2, x] += (difference.sum(), len(ids))
         sums[2, x] = max(sums[2, x], np.abs(difference).max(initial=0))
-    names = ("total", "n", "largest")
-    columns = {name: pa.array(row) for name, row in zip(names, sums, strict=True)}
-    yield pa.RecordBatch.from_pydict({"pair": pa.array(range(len(plan.pairs)), pa.int32()), **columns})
+    pairs = pa.array(range(len(plan.pairs)), pa.int32())
+    yield pa.RecordBatch.from_arrays([pairs, *map(pa.array, sums)], schema=_STARTS)
 
 
 def _pass_measure(
@@ -340,29 +331,19 @@ def _task_buckets(
         yield pa.RecordBatch.from_pydict(columns)
 
 
+_CROSSINGS = pa.schema({"pair": pa.int32(), **dict.fromkeys(("bucket", "count", "removed"), pa.int64())})
+
+
 def _find_crossing(searches: dict[int, FlipSearch], table: pa.Table) -> pa.Table:
     x = table.column("pair")[0].as_py()
     bucket_sums = _add_up(table.drop_columns(["pair"]), ("bucket",))
     buckets, counts, sums = (bucket_sums.column(name).to_numpy() for name in ("bucket", "n", "total"))
     crossing = kernel.crossing(buckets, counts, sums, searches[x].goal, searches[x].last)
-    rows = [] if crossing is None else [(x, crossing.bucket, crossing.count, crossing.removed)]
-    names = ("pair", "bucket", "n", "removed")
-    kinds = (pa.int32(), pa.int64(), pa.int64(), pa.int64())
-    columns = zip(*rows, strict=True) if rows else ([], [], [], [])
-    return pa.table({n: pa.array(v, t) for n, v, t in zip(names, columns, kinds, strict=True)})
+    rows = [] if crossing is None else [{"pair": x, **asdict(crossing)}]
+    return pa.Table.from_pylist(rows, _CROSSINGS)
 
 
 # ------------------------------------------------------------------------------- removed ids
-
-
-def _find_limits(
-    last_searches: dict[int, FlipSearch], flips: dict[int, Flip]
-) -> dict[int, tuple[int, int, int]]:
-    """Return sets' signs, least contributions, and numbers of reported ids."""
-    return {
-        x: (last_searches[x].sign, last_searches[x].last.bucket, min(flip.count, SHOWN_IDS))  # type: ignore[union-attr]
-        for x, flip in flips.items()
-    }
 
 
 def _largest_measure(plan: FlipPlan, limits: dict[int, tuple[int, int, int]]) -> Measure:

@@ -131,11 +131,9 @@ def leaves_unit(metric: str, definition: str) -> bool:
 
 def make_slices(user_metrics: pa.Table, labels: pa.Table | None) -> dict[str, UserSlices]:
     """Return user slices by part; arguments as `_make_part_slices`."""
-    parts = pc.unique(user_metrics.column("part")).to_pylist()
-    return {
-        part: _make_part_slices(user_metrics.filter(pc.equal(user_metrics.column("part"), part)), labels)
-        for part in parts
-    }
+    part_r = user_metrics.column("part")
+    parts = {part: user_metrics.filter(pc.equal(part_r, part)) for part in pc.unique(part_r).to_pylist()}
+    return {part: _make_part_slices(rows, labels) for part, rows in parts.items()}
 
 
 def _make_part_slices(user_metrics: pa.Table, labels: pa.Table | None) -> UserSlices:
@@ -206,8 +204,14 @@ def compare_tables(
     tests = tests.filter(pa.array([is_wanted(*figure) for figure in figures], pa.bool_()))
     tallies = _tally_outcomes(rows, plan, slices)
     outcomes = [row for row in _list_outcomes(tallies, plan) if is_wanted(row["metric"], row["k"])]
-    compared = adjust_families(_add_outcomes(tests, tallies), plan)
-    return ComparedRows(compared if len(tests) else pa.table({}), pa.Table.from_pylist(outcomes, OUTCOMES))
+    slices_of_users = pa.Table.from_pylist(outcomes, OUTCOMES)
+    if not len(tests):
+        return ComparedRows(pa.table({}), slices_of_users)
+    cells = (tuple(row.values()) for row in tests.select([*KEY, "k", "group"]).to_pylist())
+    counts = np.array([tallies[(*cell, None, None)].counts for cell in cells])
+    for name, numbers in zip(_COUNTS, counts.T, strict=True):
+        tests = tests.append_column(name, pa.array(numbers))
+    return ComparedRows(adjust_families(tests, plan), slices_of_users)
 
 
 Tallies = Mapping[tuple[Any, ...], OutcomeTally]
@@ -248,12 +252,3 @@ def _list_outcomes(tallies: Tallies, plan: ComparisonPlan) -> Iterator[dict[str,
         row |= dict(zip(_COUNTS, tally.counts.tolist(), strict=True))
         if row["users"]:
             yield row
-
-
-def _add_outcomes(tests: pa.Table, tallies: Tallies) -> pa.Table:
-    """Add wins, ties, losses and users of one side."""
-    cells = (tuple(row.values()) for row in tests.select([*KEY, "k", "group"]).to_pylist())
-    counts = [tallies[(*cell, None, None)].counts.tolist() for cell in cells]
-    for n, name in enumerate(_COUNTS):
-        tests = tests.append_column(name, pa.array([one[n] for one in counts], pa.int64()))
-    return tests

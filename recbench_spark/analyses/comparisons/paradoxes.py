@@ -31,6 +31,7 @@ from recbench_spark.engine.measures import Measure
 from recbench_spark.metrics import accuracy as metric_rows
 from recbench_spark.metrics.accuracy import RANKING_COLUMNS, MetricColumn, MetricTotals, TruthSelection
 from recbench_spark.metrics.kernels.accuracy import measure
+from recbench_spark.metrics.list_rows import make_lists
 from recbench_spark.schemas import PARADOXES
 from recbench_spark.storage.shared_arrays import flatten_lists
 
@@ -179,14 +180,8 @@ def _column_rows(plan: ParadoxPlan, run: int, totals: pa.RecordBatch) -> pa.Reco
         "slice_key": metric_rows.repeat_text(totals, "slice_key", len(selected)),
         "slice_value": metric_rows.repeat_text(totals, "slice_value", len(selected)),
     }
-    return pa.RecordBatch.from_pydict(
-        {**columns, **{name: _to_lists(rows) for name, rows in lists.items()}}
-    )
-
-
-def _to_lists(numbers_nw: Ints) -> pa.Array:
-    n, width = numbers_nw.shape
-    return pa.ListArray.from_arrays(pa.array(np.arange(n + 1) * width, pa.int32()), numbers_nw.ravel())
+    sums = {name: make_lists(rows) for name, rows in lists.items()}
+    return pa.RecordBatch.from_pydict({**columns, **sums})
 
 
 # ------------------------------------------------------------------------------- pairs
@@ -302,10 +297,8 @@ def compare_pairs(strata: StratumMeans, a: Ints, b: Ints, level: float) -> dict[
     bounds_x = resampling.percentile_interval(combine_strata(drawn_srx, strata.size_rs)[0], level)
     low_x, high_x = resampling.hide_points(*bounds_x, users_sx[0], level)
     both = ~np.isnan(difference_sx[1:])
-    value_x, other_x = (
-        combine_strata(np.where(both, strata.mean_sm[1:, model], np.nan), strata.size_s)[0]
-        for model in (a, b)
-    )
+    means = (np.where(both, strata.mean_sm[1:, model], np.nan) for model in (a, b))
+    value_x, other_x = (combine_strata(mean_sx, strata.size_s)[0] for mean_sx in means)
     kind_x = kernel.kinds(difference_sx[0], combined_x, difference_sx[1:].T)
     enough_sx = users_sx >= resampling.count_fewest_users(level)
     certain_x = _mark_certain(kind_x, (low_sx, high_sx), (low_x, high_x), enough_sx)
@@ -325,9 +318,7 @@ def compare_pairs(strata: StratumMeans, a: Ints, b: Ints, level: float) -> dict[
         "highs": high_sx[1:],
         "kind": kind_x,
         "certain": certain_x & (kind_x > 0),
-        "opposed_share": kernel.opposing_share(
-            difference_sx[0], difference_sx[1:].T, strata.size_s[None, :]
-        ),
+        "opposed_share": kernel.opposing_share(difference_sx[0], difference_sx[1:].T, strata.size_s[None]),
     }
 
 
@@ -338,14 +329,11 @@ def _mark_certain(
 
     Enough users must show the whole and, against it, the strata or one of them.
     """
-    (low_sx, high_sx), whole = bounds_sx, (bounds_sx[0][0], bounds_sx[1][0])
-    by_strata = [
-        kernel.intervals_oppose(*whole, low_sx[s], high_sx[s]) & enough_sx[s] for s in range(1, len(low_sx))
-    ]
+    low_sx, high_sx = bounds_sx
+    whole = low_sx[0], high_sx[0]
+    by_strata = (kernel.intervals_oppose(*whole, low_sx[1:], high_sx[1:]) & enough_sx[1:]).any(axis=0)
     is_partial = kind_x == kernel.KINDS.index("partial")
-    opposed_x = np.where(
-        is_partial, np.any(by_strata, axis=0), kernel.intervals_oppose(*whole, *stratified_x)
-    )
+    opposed_x = np.where(is_partial, by_strata, kernel.intervals_oppose(*whole, *stratified_x))
     marked: Bools = opposed_x & enough_sx[0]
     return marked
 

@@ -1,8 +1,8 @@
 """Learning curves in tasks, one model after the other.
 
 A held-out user's row has all items and ratings in order. Prefixes, their vectors and their rankings are
-made in the task (`metrics.curve_batches`), and never cross a shuffle. The driver gets one row per curve
-point.
+made in the task (`curve_batches`), and never cross a shuffle. The driver gets one row per curve point.
+Axes: u users, p the pairs' tested items, x pairs (user, point).
 """
 
 from __future__ import annotations
@@ -17,21 +17,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.analyses.curves import curve_batches
-from recbench_spark.analyses.curves.curve_batches import (
-    CURVE_COUNTS,
-    CURVE_KEY,
-    CURVE_ROWS,
-    CURVE_USERS,
-    CurveMember,
-    CurvePlan,
-)
+from recbench_spark.analyses.curves.curve_batches import CurveMember, CurvePlan
+from recbench_spark.analyses.curves.learning_curves import RankedPrefixes, rank_prefixes
 from recbench_spark.config import Bootstrap, HeldOut
 from recbench_spark.core.arrays import Bools, Ints
 from recbench_spark.core.ids import encode_texts
 from recbench_spark.core.streams import Batches
 from recbench_spark.engine.measures import Measure
+from recbench_spark.metrics.list_rows import repeat_list
 from recbench_spark.ranking.batch_schemas import USER_VALUES
+from recbench_spark.ranking.kernels.scorers import WHOLE_ROWS
 from recbench_spark.ranking.known_items import KnownItems
+from recbench_spark.ranking.sources import Strings
 from recbench_spark.storage.shared_arrays import bound_lists
 
 BATCH_USERS = 4096
@@ -101,22 +98,23 @@ def select_curve_users(
     numbers, place_o = np.unique(user_r[order], return_inverse=True)
     bounds = bound_lists(place_o, len(numbers))
     named = users.dictionary.take(pa.array(numbers))
-    no_keys = pa.array(np.zeros(len(numbers) + 1, np.int32))
+
+    def list_rows(values: pa.Array) -> pa.ListArray:
+        return pa.ListArray.from_arrays(bounds, values)
+
     columns = {
         "user_id": named,
         "part": pa.array(part_u[numbers].tolist(), pa.string()),
         "user_key": _hash_ids(named),
-        "items": pa.ListArray.from_arrays(bounds, pa.array(index_i[item_r[order]], pa.int32())),
-        "ratings": pa.ListArray.from_arrays(bounds, pa.array(rating_r[order])),
-        "item_keys": pa.ListArray.from_arrays(
-            bounds, _hash_ids(items.dictionary).take(pa.array(item_r[order]))
-        )
+        "items": list_rows(pa.array(index_i[item_r[order]], pa.int32())),
+        "ratings": list_rows(pa.array(rating_r[order])),
+        "item_keys": list_rows(_hash_ids(items.dictionary).take(pa.array(item_r[order])))
         if plan.draws
-        else pa.ListArray.from_arrays(no_keys, pa.array([], pa.int64())),
-        "untrained": pa.ListArray.from_arrays(bounds, pa.array((trained_i == 0)[item_r[order]])),
+        else repeat_list([], len(numbers)).cast(pa.list_(pa.int64())),
+        "untrained": list_rows(pa.array((trained_i == 0)[item_r[order]])),
         "equal_times": _mark_equal_times(bounds.to_numpy(), time_r[order], plan),
     }
-    return pa.table(columns, schema=CURVE_USERS)
+    return pa.table(columns, schema=curve_batches.CURVE_USERS)
 
 
 def _mark_held_out(rows: pa.Table) -> pa.Array:
@@ -165,7 +163,7 @@ def run_member(
 def count_curve_users(tables: Iterable[pa.Table], plan: CurvePlan) -> pa.Table:
     """Count a task's users: rows of `CURVE_COUNTS`."""
     batches = (batch for table in tables for batch in table.to_batches(max_chunksize=BATCH_USERS))
-    return pa.Table.from_batches(curve_batches.count_users(plan, batches), CURVE_COUNTS)
+    return pa.Table.from_batches(curve_batches.count_users(plan, batches), curve_batches.CURVE_COUNTS)
 
 
 def average_points(values: pa.Table) -> pa.Table:
@@ -183,9 +181,73 @@ def curve_measure(bootstrap: Bootstrap) -> Measure:
     Rows may come from any runs. A task has one row with cut-offs x points x replicates whole numbers for
     each curve, so nothing grows with the number of users.
     """
-    return Measure(
-        partial(curve_batches.sum_curves, bootstrap),
-        CURVE_KEY,
-        partial(curve_batches.finish_curves, bootstrap),
-        tuple(CURVE_ROWS.names),
+    sums, finish = (
+        partial(work, bootstrap) for work in (curve_batches.sum_curves, curve_batches.finish_curves)
     )
+    return Measure(sums, curve_batches.CURVE_KEY, finish, tuple(curve_batches.CURVE_ROWS.names))
+
+
+# ------------------------------------------------------------------------------- ranks, on request
+
+CURVE_RANKED = pa.schema(
+    {
+        "run_id": pa.string(),
+        "user_id": pa.string(),
+        "user_key": pa.int64(),
+        "part": pa.string(),
+        "definition": pa.string(),
+        "draw": pa.int32(),
+        "given": pa.int32(),
+        "item_ids": pa.list_(pa.string()),
+        "relevance": pa.list_(pa.float64()),
+        **dict.fromkeys(("above", "tied", "before"), pa.list_(pa.int64())),
+        "length": pa.int64(),
+    }
+)
+"""One row per user, order and point: the table `curve_rankings`."""
+
+
+def rank_users(
+    plan: CurvePlan, member: CurveMember, batches: Batches, *, device: str = WHOLE_ROWS
+) -> Batches:
+    """Rank tested items for each user, order and point.
+
+    Makes rows of `CURVE_RANKED` from `CURVE_USERS`. `curve_batches.measure_users` computes its values from
+    the same ranks. One batch of limited size is in memory.
+
+    Args:
+        plan: points, metrics, definition, orders.
+        member: the model.
+        batches: held-out users.
+        device: as for `measure_users`.
+    """
+    scorer, folder = member.model.open()
+    ids = member.model.source.item_ids()
+    for batch in batches:
+        standing, points_u = curve_batches.select_standing(batch, plan)
+        request = curve_batches.set_device(plan.request, scorer, points_u, device)
+        orders = curve_batches.list_orders(standing, plan) if standing.num_rows else []
+        for draw, (users, _) in enumerate(orders):
+            for ranked in rank_prefixes(scorer, folder, users, request):
+                columns = _make_rows(standing, ranked, ids, plan)
+                n = len(columns["length"])
+                columns["run_id"] = pa.repeat(member.run_id, n)
+                columns["draw"] = pa.repeat(pa.scalar(draw if plan.draws else None, pa.int32()), n)
+                yield pa.RecordBatch.from_pydict(columns, schema=CURVE_RANKED)
+
+
+def _make_rows(
+    users: pa.RecordBatch, ranked: RankedPrefixes, ids: Strings, plan: CurvePlan
+) -> dict[str, pa.Array]:
+    rankings, rows = ranked.rankings, pa.array(ranked.user_x)
+    bounds = pa.array(rankings.offsets, pa.int32())
+    names = pa.array(ids[ranked.items_p], pa.binary()).cast(pa.string())
+    numbers = {name: pa.array(getattr(rankings, name)) for name in ("relevance", "above", "tied", "before")}
+    lists = {"item_ids": names, **numbers}
+    return {
+        **{name: users.column(name).take(rows) for name in ("user_id", "user_key", "part")},
+        "definition": pa.repeat(plan.curve, len(rows)),
+        "given": pa.array(ranked.point_x, pa.int32()),
+        **{name: pa.ListArray.from_arrays(bounds, values) for name, values in lists.items()},
+        "length": pa.array(rankings.length.astype(np.int64)),
+    }

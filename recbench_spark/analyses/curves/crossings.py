@@ -16,14 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recbench_spark.analyses.comparisons import paired_values as paired
 from recbench_spark.analyses.comparisons.differences import ComparedRun
-from recbench_spark.analyses.comparisons.paired_values import (
-    KEY,
-    deal_by_user,
-    key_users,
-    read_paired_values,
-    sort_by_user,
-)
 from recbench_spark.analyses.curves.kernels.crossings import find_crossing
 from recbench_spark.config import Bootstrap
 from recbench_spark.core import resampling
@@ -31,6 +25,7 @@ from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.streams import Batches
 from recbench_spark.engine.measures import Measure
 from recbench_spark.metrics.kernels.learning_curves import FEWEST_USERS
+from recbench_spark.metrics.list_rows import sum_lists
 from recbench_spark.storage.blocks import Rows, reduce_tasks
 from recbench_spark.storage.packed_blocks import Block
 
@@ -91,10 +86,10 @@ def find_crossings(values: Rows, plan: CrossingPlan, tasks: int) -> pa.Table:
         plan: runs, metric, points, bootstrap.
         tasks: number of shuffle tasks.
     """
-    columns = (*KEY, "run_id", "user_id", "given", "ks", "values")
+    columns = (*paired.KEY, "run_id", "user_id", "given", "ks", "values")
     by_user = values.deal(columns, partial(_deal_curves, plan=plan, tasks=tasks), tasks)
     measures = {str(n): _crossing_measure(plan, pairs) for n, pairs in enumerate(cut_pairs(plan))}
-    crossings = reduce_tasks(measures, by_user.then(sort_by_user, ()), tasks)
+    crossings = reduce_tasks(measures, by_user.then(paired.sort_by_user, ()), tasks)
     return pa.concat_tables([CROSSINGS.empty_table(), *crossings.values()])
 
 
@@ -119,7 +114,7 @@ def _deal_curves(tables: Iterable[pa.Table], plan: CrossingPlan, tasks: int) -> 
         curves = rows.column("values").combine_chunks().flatten().take(at)
         rows = rows.take(pc.list_parent_indices(cuts).take(at)).drop_columns(["ks", "values"])
         rows = rows.rename_columns({"given": "ks"}).append_column("values", curves)
-        yield from deal_by_user(key_users(rows, run_ids), tasks)
+        yield from paired.deal_by_user(paired.key_users(rows, run_ids), tasks)
 
 
 def cut_pairs(plan: CrossingPlan) -> list[list[RunPair]]:
@@ -140,7 +135,7 @@ def sum_pairs(plan: CrossingPlan, pairs: Sequence[RunPair], batches: Batches) ->
     a time.
     """
     totals: dict[tuple[str, str, int, int], list[Ints]] = {}
-    for side in read_paired_values(batches, len(plan.runs), plan.given):
+    for side in paired.read_paired_values(batches, len(plan.runs), plan.given):
         part, _, definition = side.key
         if totals and (part, definition) != next(iter(totals))[:2]:
             yield from _total_rows(totals)
@@ -176,18 +171,12 @@ def finish_pair(plan: CrossingPlan, table: pa.Table) -> pa.Table:
 
     These rows come from all tasks. Few users: no row.
     """
-    moments, boot, weights = (
-        np.sum([row.values.to_numpy() for row in table.column(name)], axis=0).reshape(shape)
-        for name, shape in (
-            ("moments", (-1, 5)),
-            ("boot", (-1, 2 * len(plan.given))),
-            ("weights", (-1, 2 * len(plan.given))),
-        )
-    )
-    means, _, n = resampling.mean_and_error(moments)
+    at = len(plan.given)
+    boot, weights = (sum_lists(table, name, (-1, 2 * at)) for name in ("boot", "weights"))
+    means, _, n = resampling.mean_and_error(sum_lists(table, "moments", (-1, 5)))
     if n.min() < FEWEST_USERS or not len(boot):
         return CROSSINGS.empty_table()
-    means_b, at = resampling.replicate_means(boot, weights), len(plan.given)
+    means_b = resampling.replicate_means(boot, weights)
     crossing = find_crossing(
         means[:at], means[at:], means_b[:, :at], means_b[:, at:], plan.given, level=plan.bootstrap.level
     )

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -33,12 +32,11 @@ from recbench_spark.config import CURVE_METRIC, MANDCG, Bootstrap
 from recbench_spark.core import resampling
 from recbench_spark.core.arrays import Bools, Floats, Ints
 from recbench_spark.core.streams import Batches
-from recbench_spark.metrics.accuracy import HOLDOUT
 from recbench_spark.metrics.kernels.accuracy import cutoffs
 from recbench_spark.metrics.kernels.chunk import is_relevant
 from recbench_spark.metrics.kernels.learning_curves import FEWEST_USERS, average_draws, average_points
+from recbench_spark.metrics.list_rows import make_lists, repeat_list, sum_lists, user_batch
 from recbench_spark.models.prefix_scorers import PrefixScorer
-from recbench_spark.ranking.batch_schemas import USER_VALUES
 from recbench_spark.ranking.kernels.scorers import WHOLE_ROWS, Scorer
 from recbench_spark.ranking.scored import is_little
 from recbench_spark.splits.kernels.prefixes import count_points, make_prefixes, order_by_hash
@@ -231,12 +229,6 @@ def _value_rows(
     return pa.RecordBatch.from_pydict(columns, schema=CURVE_ROWS)
 
 
-def repeat_list(values: Any, n: int) -> pa.Array:
-    """Repeat whole numbers as a list column of n rows."""
-    offsets = np.arange(n + 1, dtype=np.int32) * len(values)
-    return pa.ListArray.from_arrays(offsets, pa.array(list(values) * n, pa.int32()))
-
-
 def nest_lists(values_ucl: Floats) -> pa.Array:
     """Return lists of lists, one row per user.
 
@@ -246,9 +238,7 @@ def nest_lists(values_ucl: Floats) -> pa.Array:
     [[[0.5, None]]]
     """
     u, c, points = values_ucl.shape
-    flat = np.ascontiguousarray(values_ucl).reshape(-1)
-    inner_bounds = np.arange(u * c + 1, dtype=np.int32) * points
-    inner = pa.ListArray.from_arrays(inner_bounds, pa.array(flat, mask=np.isnan(flat)))
+    inner = make_lists(values_ucl.reshape(u * c, points))
     return pa.ListArray.from_arrays(np.arange(u + 1, dtype=np.int32) * c, inner)
 
 
@@ -274,17 +264,10 @@ def average_curves(batches: Batches) -> Batches:
         for rows in split_curves(batch):
             if rows.column("metric")[0].as_py() != CURVE_METRIC:
                 continue
+            ids, parts, relevant = (rows.column(name) for name in ("user_id", "part", "n_relevant"))
+            ks, definition = (rows.column(name)[0].as_py() for name in ("ks", "definition"))
             means_uc = average_rows(rows)
-            n, c = means_uc.shape
-            bounds, flat = np.arange(n + 1, dtype=np.int32) * c, means_uc.reshape(-1)
-            columns = {
-                **{name: rows.column(name) for name in ("user_id", "part", "definition", "ks")},
-                "metric": pa.repeat(MANDCG, n),
-                "estimator": pa.repeat(HOLDOUT, n),
-                "values": pa.ListArray.from_arrays(bounds, pa.array(flat, mask=np.isnan(flat))),
-                "n_relevant": rows.column("n_relevant"),
-            }
-            table = pa.RecordBatch.from_pydict(columns, schema=USER_VALUES)
+            table = user_batch(ids, parts, MANDCG, means_uc, relevant, ks=ks, definition=definition)
             yield table.append_column("run_id", rows.column("run_id"))
 
 
@@ -402,14 +385,10 @@ def _finish_columns(bootstrap: Bootstrap, table: pa.Table, columns: int) -> tupl
 
     The numbers are mean, error, interval and share below 0.
     """
-    shapes = {"moments": (-1, 5), "below": (-1,), "boot": (-1, columns), "weights": (-1, columns)}
-    moments, below, boot, weights = (
-        reduce(np.add, [row.values.to_numpy() for row in table.column(name)]).reshape(shape)
-        for name, shape in shapes.items()
-    )
-    value, stderr, n = resampling.mean_and_error(moments)
+    boot, weights = (sum_lists(table, name, (-1, columns)) for name in ("boot", "weights"))
+    value, stderr, n = resampling.mean_and_error(sum_lists(table, "moments", (-1, 5)))
     low, high = resampling.interval(boot, weights, n, bootstrap.level)
-    share = np.where(n > 0, below / np.maximum(n, 1), np.nan)
+    share = np.where(n > 0, sum_lists(table, "below", (-1,)) / np.maximum(n, 1), np.nan)
     names = ("value", "stderr", "ci_low", "ci_high", "share_below_zero")
     return dict(zip(names, (value, stderr, low, high, share), strict=True)), n
 
@@ -483,16 +462,13 @@ def merge_counts(rows: pa.Table) -> dict[str, dict[str, Any]]:
     """
     merged: dict[str, dict[str, Any]] = {}
     for row in rows.to_pylist():
-        total = merged.get(row["part"])
-        merged[row["part"]] = row if total is None else _add_counts(total, row)
+        if row["part"] not in merged:
+            merged[row["part"]] = row
+            continue
+        total = merged[row["part"]]
+        for name in ("users", "short", "equal_times", "empty"):
+            total[name] += row[name]
+        for name in ("given_items", "untrained_items"):
+            total[name] = [a + b for a, b in zip(total[name], row[name], strict=True)]
+        total["longest"] = max(total["longest"], row["longest"])
     return merged
-
-
-def _add_counts(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    total = dict(one)
-    for name in ("users", "short", "equal_times", "empty"):
-        total[name] = one[name] + other[name]
-    for name in ("given_items", "untrained_items"):
-        total[name] = [a + b for a, b in zip(one[name], other[name], strict=True)]
-    total["longest"] = max(one["longest"], other["longest"])
-    return total

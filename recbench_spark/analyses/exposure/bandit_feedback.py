@@ -141,25 +141,17 @@ def estimate_values(moments: Sums, scale_c: Floats, plan: PolicyPlan) -> list[Me
     from scipy.stats import norm  # noqa: PLC0415 (the import takes a second, and few need it)
 
     z = float(norm.ppf((1 + plan.level) / 2))
-    return [
-        _row(name, (float(value), float(error)), int(count), z, _definition(name, plan))
-        for name, value, error, count in zip(plan.names, ratio * back, spread * back, n, strict=True)
-    ]
-
-
-def _row(
-    estimator: str, value_and_error: tuple[float, float], n: int, z: float, definition: str
-) -> MetricRow:
-    value, error = value_and_error
-    row = number_row(METRIC, (value, error, value - z * error, value + z * error), n)
-    return {**row, "estimator": estimator, "definition": definition}
-
-
-def _definition(estimator: str, plan: PolicyPlan) -> str:
     bounds = {"clipped_ips": "clip", "switch_dr": "switch", "dros": "shrink"}
-    bound = bounds.get(estimator)
-    own = f";{bound}={getattr(plan.settings, bound):g}" if bound else ""
-    return f"{VERSION};policy={plan.policy}{own}"
+    rows = []
+    for name, value, error, count in zip(plan.names, ratio * back, spread * back, n, strict=True):
+        numbers = float(value), float(error), float(value - z * error), float(value + z * error)
+        bound = bounds.get(name)
+        own = f";{bound}={getattr(plan.settings, bound):g}" if bound else ""
+        definition = f"{VERSION};policy={plan.policy}{own}"
+        rows.append(
+            {**number_row(METRIC, numbers, int(count)), "estimator": name, "definition": definition}
+        )
+    return rows
 
 
 def check_rounds(facts: RoundFacts, moments: Sums, scale_c: Floats, plan: PolicyPlan) -> list[Check]:

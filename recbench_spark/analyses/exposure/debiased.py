@@ -28,6 +28,7 @@ from recbench_spark.core.streams import Batches
 from recbench_spark.engine.measures import Measure
 from recbench_spark.metrics import accuracy as metric_rows
 from recbench_spark.metrics.accuracy import HOLDOUT, RANKING_COLUMNS, SLICE, MetricColumn
+from recbench_spark.metrics.list_rows import sum_lists
 from recbench_spark.ranking.batches import split_by_part, to_rankings
 from recbench_spark.ranking.kernels.rankings import Rankings
 from recbench_spark.schemas import METRICS
@@ -87,9 +88,8 @@ def _totals(
     rankings, keys = to_rankings(users), users.column("user_key").to_numpy()
     propensity_p = flatten_lists(users.column("propensity"))[1]
     totals: dict[tuple[str, int | None, str | None], Ints] = {}
-    for name, sums in _sum_weighted(
-        plan, part, rankings, propensity_p, keys, rewards=_rewards(users, plan)
-    ):
+    parts = _contributions(plan, rankings, propensity_p, _rewards(users, plan))
+    for name, sums in _sum_weighted(plan, part, parts, keys):
         totals[name, None, None] = sums
     for n, cut in enumerate(plan.strata if STRATIFIED in plan.estimators else ()):
         for metric, sums in _sum_strata(plan, cut, rankings, propensity_p, keys):
@@ -108,29 +108,20 @@ def _rewards(users: pa.RecordBatch, plan: EstimationPlan) -> Rewards | None:
 
 
 def _sum_weighted(
-    plan: EstimationPlan,
-    part: str,
-    rankings: Rankings,
-    propensity_p: Floats,
-    keys: Ints,
-    *,
-    rewards: Rewards | None,
+    plan: EstimationPlan, part: str, parts_by_metric: dict[tuple[str, str], Parts], keys: Ints
 ) -> Iterator[tuple[str, Ints]]:
     """Yield each estimator's totals for `_finish_weighted`.
 
     All share the bootstrap weights.
     """
-    parts_by_metric = _contributions(plan, rankings, propensity_p, rewards)
-    scaled = {
-        name: _join_parts(
-            [
-                _scale_parts(parts_by_metric[name, m], plan.scalings(name, m, part))
-                for m in plan.estimable_metrics(name)
-            ]
-        )
-        for name in plan.ratio_estimators
-        if plan.estimable_metrics(name)
-    }
+    scaled = {}
+    for name in plan.ratio_estimators:
+        own = [
+            _scale_parts(parts_by_metric[name, m], plan.scalings(name, m, part))
+            for m in plan.estimable_metrics(name)
+        ]
+        if own:
+            scaled[name] = _join_parts(own)
     if not scaled:
         return
     boot, start = plan.measured.bootstrap, 0
@@ -149,15 +140,9 @@ def _contributions(
     measured, names = plan.measured, plan.ratio_estimators
     parts: dict[tuple[str, str], Parts] = {}
     for estimators, metrics in ((names[:1], plan.estimable_metrics(HOLDOUT)), (names[1:], plan.metrics)):
+        what = (rankings, propensity_p, metrics, measured.ks, measured.definition)
         parts |= exposure.contributions(
-            rankings,
-            propensity_p,
-            metrics,
-            measured.ks,
-            measured.definition,
-            estimators=estimators,
-            settings=plan.settings,
-            rewards=rewards,
+            *what, estimators=estimators, settings=plan.settings, rewards=rewards
         )
     return parts
 
@@ -260,13 +245,9 @@ def _sum_strata(
     All share the bootstrap weights.
     """
     measured, boot, s = plan.measured, plan.measured.bootstrap, len(cut.items)
+    strata_p, metrics = cut.assign(propensity_p), measured.rank_metrics
     values, sizes_us = exposure.measure_by_stratum(
-        rankings,
-        cut.assign(propensity_p),
-        s,
-        measured.rank_metrics,
-        measured.ks,
-        definition=measured.definition,
+        rankings, strata_p, s, metrics, measured.ks, definition=measured.definition
     )
     # Users without truth in a stratum are not averaged there, as in a slice, even where empty users count.
     flat_values = {
@@ -279,17 +260,9 @@ def _sum_strata(
     for name, value in flat_values.items():
         end = start + value.shape[1]
         has_value = ~np.isnan(value.reshape(len(keys), s, -1))
-        yield (
-            name,
-            _concatenate(
-                has_value.any(axis=1).sum(axis=0),
-                resampling.moments(value),
-                sizes_us.sum(axis=0),
-                sums[:, start:end],
-                weights[:, start:end],
-                sums[:, -s:],
-            ),
-        )
+        users, sizes = has_value.any(axis=1).sum(axis=0), sizes_us.sum(axis=0)
+        drawn = (sums[:, start:end], weights[:, start:end], sums[:, -s:])
+        yield name, _concatenate(users, resampling.moments(value), sizes, *drawn)
         start = end
 
 
@@ -314,11 +287,9 @@ def _finish(plan: EstimationPlan, table: pa.Table) -> pa.Table:
 
     For strata: for one number of strata and one metric.
     """
-    rows = [row.values.to_numpy() for row in table.column("totals")]
-    totals: Ints = np.stack(rows).sum(axis=0, dtype=np.int64)
-    part, estimator, n, metric = (
-        table.column(name)[0].as_py() for name in ("part", "estimator", "strata", "metric")
-    )
+    totals = sum_lists(table, "totals", (-1,))
+    key = ("part", "estimator", "strata", "metric")
+    part, estimator, n, metric = (table.column(name)[0].as_py() for name in key)
     if n is None:
         columns, estimates = plan.table(estimator), _finish_weighted(plan, part, estimator, totals)
     else:
@@ -379,18 +350,16 @@ def propose_strata(rows: list[Any], plan: EstimationPlan, part: str) -> Proposal
     by_definition = {row.definition: row for row in rows if row.part == part and row.replicates is not None}
     assert plan.compared is not None
     metric = plan.compared[0]
-    columns = {cut.requested: plan.columns(STRATIFIED, metric, cut)[0] for cut in plan.strata}
-    definitions = {n: column.definition for n, column in columns.items()}
-    estimates = {
-        n: by_definition[definitions[n]] for n in sorted(definitions) if definitions[n] in by_definition
+    definitions = {
+        cut.requested: plan.columns(STRATIFIED, metric, cut)[0].definition for cut in plan.strata
     }
+    estimates = {n: by_definition[text] for n, text in sorted(definitions.items()) if text in by_definition}
     replicates = [np.array(row.replicates, dtype=np.float64) for row in estimates.values()]
     steps = [after - before for before, after in pairwise(replicates)]
-    low, high = (
-        resampling.percentile_interval(np.column_stack(steps), plan.measured.bootstrap.level)
-        if steps
-        else (np.zeros(0), np.zeros(0))
-    )
+    low, high = np.zeros(0), np.zeros(0)
+    if steps:
+        level = plan.measured.bootstrap.level
+        low, high = resampling.percentile_interval(np.column_stack(steps), level)
     values = tuple(float("nan") if row.value is None else row.value for row in estimates.values())
     bounds = tuple(zip(low.tolist(), high.tolist(), strict=True))
     return Proposal(tuple(estimates), values, bounds, propose(list(estimates), low.tolist(), high.tolist()))

@@ -28,15 +28,9 @@ from recbench_spark.metrics.predictions import MetricRow
 from recbench_spark.metrics.result import PART, Result, ShownTable
 from recbench_spark.ranking.batch_schemas import METRIC_ROWS, USER_VALUES
 from recbench_spark.schemas import IDS, require_names
+from recbench_spark.sources import input_rows
 from recbench_spark.sources.arrow_rows import combine_column
-from recbench_spark.sources.input_rows import (
-    CheckedInput,
-    InputRows,
-    check_input,
-    count_distinct,
-    open_input,
-    open_table,
-)
+from recbench_spark.sources.input_rows import CheckedInput, InputRows, check_input, open_input
 from recbench_spark.storage.blocks import ChangedRows, Engine, Side, Sides, StoredRows, deal_sides
 from recbench_spark.storage.packed_blocks import unpack_blocks
 
@@ -94,7 +88,7 @@ def estimate_matrix(
     work = partial(rating_matrix.sum_cells, bootstrap=bootstrap)
     total = reduce(add, dealt.then(join, ()).each(work), CellSums())
     _refuse_cells(total)
-    sizes = [count_distinct(engine, cells, name) for name in IDS]
+    sizes = [input_rows.count_distinct(engine, cells, name) for name in IDS]
     checks = _check_matrix(total, sizes, modelled)
     return _make_result(rating_matrix.make_metrics(total, bootstrap, modelled=modelled), checks)
 
@@ -103,7 +97,7 @@ def _select_rated(engine: Engine, opened: InputRows) -> InputRows:
     """Return the matrix cells with a known rating."""
     columns = (*IDS, "rating")
     if opened.table is not None:
-        return open_table(engine, _drop_unrated(opened.table))
+        return input_rows.open_table(engine, _drop_unrated(opened.table))
     rows = ChangedRows(opened.rows, columns, _drop_unrated, columns)
     return replace(opened, rows=cast("StoredRows", rows))
 
@@ -311,10 +305,8 @@ def estimate_policy(engine: Engine, rounds: Any) -> Policy:
 
 def _count_shown(tables: Iterable[pa.Table], schema: pa.Schema) -> pa.Table:
     keys = schema.names
-    parts = (_as_texts(rows, keys) for rows in tables)
-    counts = [
-        rows.group_by(keys).aggregate([([], "count_all")]).rename_columns([*keys, "n"]) for rows in parts
-    ]
+    shown = (_as_texts(rows, keys).group_by(keys).aggregate([([], "count_all")]) for rows in tables)
+    counts = [rows.rename_columns([*keys, "n"]) for rows in shown]
     return pa.concat_tables([schema.append(pa.field("n", pa.int64())).empty_table(), *counts])
 
 

@@ -94,16 +94,15 @@ class EstimationPlan:
 
     def columns(self, estimator: str, metric: str, cut: StratumEdges | None = None) -> list[MetricColumn]:
         """List an estimate's columns."""
-        definition = self.measured.definition.describe(METRICS[_plain_metric(metric)].axes)
-        definition = ";".join([definition, *self._settings(estimator, cut)])
+        axes = METRICS["ndcg" if metric == SUM else metric].axes
+        definition = ";".join([self.measured.definition.describe(axes), *self._settings(estimator, cut)])
         ks = exposure.columns(metric, self.measured.ks)
         return [MetricColumn(metric, k, definition, estimator) for k in ks]
 
     def table(self, estimator: str) -> list[MetricColumn]:
         """List a weighted estimator's columns for all metrics, in order."""
-        return [
-            column for name in self.estimable_metrics(estimator) for column in self.columns(estimator, name)
-        ]
+        names = self.estimable_metrics(estimator)
+        return [column for name in names for column in self.columns(estimator, name)]
 
     def _settings(self, estimator: str, cut: StratumEdges | None) -> list[str]:
         """List settings behind an estimate, beside the metric's axes."""
@@ -153,21 +152,17 @@ class EstimationPlan:
         return bounds.get(estimator, weights.largest)
 
 
-def _plain_metric(metric: str) -> str:
-    return "ndcg" if metric == SUM else metric
-
-
 def _largest_gain(metric: str, grade: float, plan: EstimationPlan) -> float:
     """Return the largest absolute gain up to a grade.
 
     Items have at most this absolute relevance.
     """
-    grade += abs(plan.measured.definition.grade_origin)
-    kind = plan.measured.definition.gain
-    if metric not in (SUM, "ndcg") or kind == "binary":
+    definition = plan.measured.definition
+    grade += abs(definition.grade_origin)
+    if metric not in (SUM, "ndcg") or definition.gain == "binary":
         return 1.0
-    above = (
-        grade - (plan.measured.definition.threshold or 0.0) + 1.0 if kind == "exponential_above" else grade
-    )
-    largest: float = grade if kind == "linear" else math.exp2(above)
-    return largest
+    if definition.gain == "linear":
+        return grade
+    if definition.gain == "exponential_above":
+        grade = grade - (definition.threshold or 0.0) + 1.0
+    return math.exp2(grade)

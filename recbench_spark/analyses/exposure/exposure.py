@@ -170,11 +170,8 @@ def add_exposure(users: pa.Table, exposed: ExposedItems) -> pa.Table:
         popular = pa.array(arrays["n_train"][item_p] >= exposed.popular_from)
         labels_by_key["most_popular"] = pc.if_else(popular, "only", "without")
     bounds = pa.array(offsets, pa.int32())
-    added = {
-        key: pa.ListArray.from_arrays(bounds, labels_by_key[key])
-        for key in EXPOSURE_SLICES
-        if key in labels_by_key
-    }
+    keys = [key for key in EXPOSURE_SLICES if key in labels_by_key]
+    added = {key: pa.ListArray.from_arrays(bounds, labels_by_key[key]) for key in keys}
     slices = _add_slices(users.column("slices").combine_chunks(), added)
     users = users.set_column(users.column_names.index("slices"), EXPOSED_USERS.field("slices"), slices)
     lists = pa.ListArray.from_arrays(bounds, pa.array(propensity))

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from itertools import chain
 from operator import add
 from typing import NamedTuple
 
@@ -21,29 +22,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.analyses.exposure.kernels.shown_cells import (
-    climb,
-    count_sums,
-    draw_cells,
-    mean_chances,
-    sum_users,
-)
+from recbench_spark.analyses.exposure.kernels import shown_cells as kernel
 from recbench_spark.core.arrays import Bools, Floats, Ints
 from recbench_spark.core.hashed_ids import flatten_texts, hash_ids
 from recbench_spark.core.sums import Sums, exact_sums
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.sources.arrow_rows import as_double, distinct_ids, encode_ids, find_indices, read_column
 from recbench_spark.sources.input_rows import open_input
-from recbench_spark.storage.blocks import (
-    ChangedRows,
-    Engine,
-    PieceRows,
-    Rows,
-    Side,
-    Sides,
-    TaskRows,
-    deal_sides,
-)
+from recbench_spark.storage import blocks
+from recbench_spark.storage.blocks import ChangedRows, Engine, Rows, Side, Sides, TaskRows
 from recbench_spark.storage.packed_blocks import unpack_blocks
 from recbench_spark.storage.shared_arrays import SharedRows
 
@@ -154,11 +141,8 @@ def join_items(ids: pa.Array, features: IdFeatures | None) -> pa.Table:
     """
     if features is None:
         return pa.table({"item_id": ids})
-    names = ("item_id", *features.names)
-    stored = pa.concat_tables(
-        table for task in features.rows.each(names, partial(_take_items, ids=ids)) for table in task
-    )
-    joined = _look_up(ids, stored, "item_id", features.names)
+    tasks = features.rows.each(("item_id", *features.names), partial(_take_items, ids=ids))
+    joined = _look_up(ids, pa.concat_tables(chain.from_iterable(tasks)), "item_id", features.names)
     joined.facts.refuse("item_id")
     columns = dict(zip(features.names, joined.values_rf.T, strict=True))
     return pa.table({"item_id": ids, **columns})
@@ -205,8 +189,7 @@ def _look_up(ids: pa.Array, stored: pa.Table | None, key: str, names: Sequence[s
     values_rf, doubles = np.full((len(ids), len(names)), np.nan), 0
     if stored is not None and names:
         place_r = find_indices(ids, stored.column(key).combine_chunks())
-        listed_f = np.column_stack([stored.column(n).to_numpy() for n in names])
-        values_rf[place_r >= 0] = listed_f[place_r[place_r >= 0]]
+        values_rf[place_r >= 0] = _stack(stored, names)[place_r[place_r >= 0]]
         own = pc.sum(pc.is_in(stored.column(key), value_set=ids), min_count=0).as_py()
         doubles = own - int((place_r >= 0).sum())
     holes = int((~np.isfinite(values_rf)).any(axis=1).sum())
@@ -222,7 +205,7 @@ def deal_cells(engine: Engine, rows: Rows, features: IdFeatures | None, tasks: i
     sides = [Side(0, rows, CELL)]
     if features is not None:
         sides.append(Side(1, features.rows, ("user_id", *features.names)))
-    return deal_sides(engine, sides, tasks)
+    return blocks.deal_sides(engine, sides, tasks)
 
 
 def measure_features(cells: TaskRows, rule: CellRule) -> tuple[CellRule, int]:
@@ -271,7 +254,7 @@ def fit_odds(cells: TaskRows, rule: CellRule) -> Odds:
         return reduce(add, cells.each(partial(_sum_cells, rule=rule, weights_p=weights_p))).floats()
 
     n = len(rule.of_users)
-    scaled_p = climb(sum_at, 1 + n + len(rule.of_items))
+    scaled_p = kernel.climb(sum_at, 1 + n + len(rule.of_items))
     weights_f = scaled_p[1:] / rule.half_f
     intercept = float(scaled_p[0] - weights_f @ rule.middle_f) + math.log(rule.rate)
     return Odds(intercept, tuple(weights_f[:n].tolist()), tuple(weights_f[n:].tolist()))
@@ -294,7 +277,7 @@ def open_item_propensities(
     most = max(1, CELLS_AT_ONCE // len(part_n))
     n_items = rule.items.dataset().count_rows()
     pieces = [(start, most) for start in range(0, n_items, most)]
-    items = PieceRows(engine, pieces, partial(_read_items, items=rule.items))
+    items = blocks.PieceRows(engine, pieces, partial(_read_items, items=rule.items))
     change = partial(_average, odds=odds, groups=(part_n * STEP, times_n), floor=floor)
     return items.open(("item_id", *rule.of_items), change, ("item_id", "propensity"))
 
@@ -333,12 +316,12 @@ def _find_facts(sides: Sides, rule: CellRule) -> FeatureFacts:
 
 def _sum_cells(sides: Sides, rule: CellRule, weights_p: Floats) -> Sums:
     """Sum the cells of a task's users, exactly."""
-    total = exact_sums(np.zeros((0, count_sums(len(weights_p)))))
+    total = exact_sums(np.zeros((0, kernel.count_sums(len(weights_p)))))
     users, items = _read_users(sides, rule), rule.items.dataset().to_table()
     of_user_uf, of_item_ig = rule.scale(users.features.values_rf, _stack(items, rule.of_items))
     for part, shown_ui, drawn_ui in _draw_users(users, items, rule):
         used_ui = shown_ui | drawn_ui
-        total += exact_sums(sum_users(used_ui, shown_ui, of_user_uf[part], of_item_ig, weights_p))
+        total += exact_sums(kernel.sum_users(used_ui, shown_ui, of_user_uf[part], of_item_ig, weights_p))
     return total
 
 
@@ -351,7 +334,7 @@ def _draw_users(users: TaskUsers, items: pa.Table, rule: CellRule) -> Iterator[t
     hash_u, most = hash_ids(users.ids), max(1, CELLS_AT_ONCE // n)
     for start in range(0, len(hash_u), most):
         part = slice(start, start + most)
-        drawn_ui = draw_cells(hash_u[part], texts, rule.rate, rule.seed)
+        drawn_ui = kernel.draw_cells(hash_u[part], texts, rule.rate, rule.seed)
         shown_ui = np.zeros(drawn_ui.shape, bool)
         first, last = np.searchsorted(cell_r, [start * n, start * n + shown_ui.size])
         shown_ui.reshape(-1)[cell_r[first:last] - start * n] = True
@@ -381,7 +364,7 @@ def _read_items(
 def _average(items: pa.Table, odds: Odds, groups: tuple[Floats, Floats], floor: float) -> pa.Table:
     ids, *features = items.column_names
     logit_i = odds.intercept + _dot(_stack(items, features), odds.items)
-    chance_i = np.maximum(mean_chances(logit_i, *groups), floor)
+    chance_i = np.maximum(kernel.mean_chances(logit_i, *groups), floor)
     return pa.table({"item_id": items.column(ids), "propensity": chance_i})
 
 

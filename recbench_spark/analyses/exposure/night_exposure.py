@@ -5,6 +5,7 @@ Propensities, truth weights, rows and checks.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,24 +15,13 @@ from typing import Any
 import pyarrow as pa
 
 from recbench_spark.analyses.exposure import debiased
+from recbench_spark.analyses.exposure import exposure as exposed
+from recbench_spark.analyses.exposure import night_propensity as propensity
 from recbench_spark.analyses.exposure.debiased import Proposal
 from recbench_spark.analyses.exposure.estimation_plan import STRATIFIED, EstimationPlan
-from recbench_spark.analyses.exposure.exposure import (
-    EXPOSED_USERS,
-    Chances,
-    ExposedItems,
-    Weights,
-    cut_strata,
-    item_chances,
-    list_weights,
-    popularity_threshold,
-    select_exposed_users,
-    weight_measure,
-)
+from recbench_spark.analyses.exposure.exposure import ExposedItems, Weights
 from recbench_spark.analyses.exposure.kernels.exposure import MODELLED, WEIGHTED, EstimatorSettings
 from recbench_spark.analyses.exposure.kernels.propensities import CHANCES
-from recbench_spark.analyses.exposure.night_propensity import open_numbers, read_given, write_propensities
-from recbench_spark.analyses.exposure.night_propensity_names import ExposureLog, method_name
 from recbench_spark.analyses.exposure.rewards import reduce_rewarded
 from recbench_spark.analyses.sampling.kernels.strata import StratumEdges
 from recbench_spark.config import Evaluation, Exposure
@@ -46,7 +36,6 @@ from recbench_spark.splits.labelled_rows import open_labelled
 from recbench_spark.splits.labels import HISTORY
 from recbench_spark.storage.blocks import reduce_rows
 from recbench_spark.storage.file_tables import FileTables
-from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.scratch import share_table
 
 FEWEST_ROWS, SMALLEST_SHARE = 100, 0.1
@@ -83,34 +72,24 @@ def build_exposure_context(
     exposure = evaluation.exposure
     assert exposure is not None
     items = store.read_rows(ITEMS, [("split_id", "=", split_id)], ["item_id", "item_index", "n_train"])
-    chances = item_chances(items, read_propensities(store, split_id, exposure))
+    chances = exposed.item_chances(items, read_propensities(store, split_id, exposure))
     shared = share_table(store.scratch, chances.rows)
     strata = _choose_strata(chances, exposure)
-    popular = popularity_threshold(items.column("n_train").to_numpy(), exposure.without_most_popular)
+    n_train = items.column("n_train").to_numpy()
+    popular = exposed.popularity_threshold(n_train, exposure.without_most_popular)
     shown = ExposedItems(shared, len(items), strata[0] if strata else None, popular)
-    select = partial(
-        select_part_users, parts=evaluation.parts, threshold=definition.threshold, keep_empty=False
-    )
-    weights = weigh_truth(
-        store, split_id, partial(select_exposed_users, select=select, exposed=shown), definition
-    )
+    threshold = definition.threshold
+    select = partial(select_part_users, parts=evaluation.parts, threshold=threshold, keep_empty=False)
+    add = partial(exposed.select_exposed_users, select=select, exposed=shown)
+    users = map_user_blocks(store, split_id, add, exposed.EXPOSED_USERS.names)
+    results = reduce_rows({"weights": exposed.weight_measure(threshold)}, users)
+    weights = exposed.list_weights(results["weights"]) if results else {}
     return ExposureContext(exposure, shown, strata, weights, chances.unknown)
 
 
-def weigh_truth(
-    store: FileTables, split_id: str, select: Change, definition: Definition
-) -> dict[str, Weights]:
-    """Return each part's weights; tasks sum their users' weights."""
-    users = map_user_blocks(store, split_id, select, EXPOSED_USERS.names)
-    results = reduce_rows({"weights": weight_measure(definition.threshold)}, users)
-    return list_weights(results["weights"]) if results else {}
-
-
-def _choose_strata(chances: Chances, exposure: Exposure) -> tuple[StratumEdges, ...]:
+def _choose_strata(chances: exposed.Chances, exposure: Exposure) -> tuple[StratumEdges, ...]:
     """Cut the strata; none where all items are shown alike."""
-    if chances.low == chances.high:
-        return ()
-    return cut_strata(chances, exposure.strata)
+    return () if chances.low == chances.high else exposed.cut_strata(chances, exposure.strata)
 
 
 def read_propensities(store: FileTables, split_id: str, exposure: Exposure) -> pa.Table:
@@ -118,13 +97,15 @@ def read_propensities(store: FileTables, split_id: str, exposure: Exposure) -> p
 
     Given ones come from their file. Propensities missing in the table are fitted first.
     """
-    settings, name = exposure.propensities, method_name(store, exposure.propensities)
+    settings, name = exposure.propensities, propensity.method_name(store, exposure.propensities)
     if settings.method == "given":
-        return read_given(store.engine, str(settings.path))
+        return propensity.read_given(store.engine, str(settings.path))
     propensities = _read_stored(store, split_id, name)
     if not len(propensities) and settings.method != "true":
         rows, items = open_labelled(store, split_id), store.open_rows(ITEMS, "split_id", [split_id])
-        write_propensities(ExposureLog(store, split_id, rows, HISTORY, items), settings)
+        propensity.write_propensities(
+            propensity.ExposureLog(store, split_id, rows, HISTORY, items), settings
+        )
         propensities = _read_stored(store, split_id, name)
     if not len(propensities):
         raise DataError(f"no propensities '{settings.name}' of split {split_id}", "recbench propensity")
@@ -151,15 +132,14 @@ def make_plan(context: ExposureContext, measured: accuracy.MetricPlan, headline:
         for k in measured.columns(name)
     }
     compared = measures.get(headline, next(iter(measures.values()), None))
-    proposes = (
-        len(context.strata) > 1 and STRATIFIED in exposure.estimators and measured.bootstrap.replicates > 1
-    )
+    strata = context.strata if STRATIFIED in exposure.estimators else ()
+    proposes = len(strata) > 1 and measured.bootstrap.replicates > 1
     return EstimationPlan(
         measured,
         exposure.estimators,
         _kernel_settings(exposure),
         exposure.propensities.name.replace(";", " "),
-        context.strata if STRATIFIED in exposure.estimators else (),
+        strata,
         context.weights,
         context.shown.n_items,
         Path(exposure.rewards).stem if exposure.rewards else None,
@@ -175,15 +155,14 @@ def _kernel_settings(exposure: Exposure) -> EstimatorSettings:
     """
     propensities = exposure.propensities
     by_method = propensities.method in (*CHANCES, "true") and propensities.scale == "as_is"
-    return EstimatorSettings(
-        exposure.clip, exposure.switch, exposure.shrink, by_method or propensities.scale == "interactions"
-    )
+    are_chances = by_method or propensities.scale == "interactions"
+    return EstimatorSettings(exposure.clip, exposure.switch, exposure.shrink, are_chances)
 
 
 def list_findings(context: ExposureContext, plan: EstimationPlan) -> list[Check]:
     """Return checks independent from estimated values."""
     return [
-        *check_unknown_items(context),
+        _check_unknown_items(context),
         *(check for part in plan.parts for check in weight_checks(part, plan, context)),
         *reason_checks(plan),
         *ideal_checks(plan),
@@ -208,7 +187,7 @@ def estimate_with_rewards(
 
     The check counts items without a reward.
     """
-    rewards = open_numbers(store.engine, str(exposure.rewards), "reward", "rewards")
+    rewards = propensity.open_numbers(store.engine, str(exposure.rewards), "reward", "rewards")
     rankings = store.open_rows(RANKINGS, "run_id", [run_id])
     results = reduce_rewarded(store.engine, measures, rankings, rewards)
     unknown = results.pop("unknown", None)  # None: no user was ranked
@@ -218,18 +197,8 @@ def estimate_with_rewards(
 
 def empty_rows(plan: EstimationPlan) -> list[dict[str, Any]]:
     """Return a `metrics` row for each estimate without a value."""
-    return [
-        {
-            "part": part,
-            "metric": column.metric,
-            "definition": column.definition,
-            "k": column.k,
-            "estimator": column.estimator,
-            "n": 0,
-        }
-        for part in plan.parts
-        for column, _ in debiased.missing_estimates(plan)
-    ]
+    missing = debiased.missing_estimates(plan)
+    return [{"part": part, **column._asdict(), "n": 0} for part in plan.parts for column, _ in missing]
 
 
 # ------------------------------------------------------------------------------- checks
@@ -245,10 +214,9 @@ class LowerBoundCheck(Check):
         return self.threshold is None or self.observed >= self.threshold
 
 
-def check_unknown_items(context: ExposureContext) -> list[Check]:
-    """Count items without a propensity."""
+def _check_unknown_items(context: ExposureContext) -> Check:
     detail = "they count as the least shown of the others"
-    return [warn_above_zero("exposure: items without a propensity", context.unknown_items, detail)]
+    return warn_above_zero("exposure: items without a propensity", context.unknown_items, detail)
 
 
 def weight_checks(part: str, plan: EstimationPlan, context: ExposureContext) -> list[Check]:
@@ -265,28 +233,19 @@ def weight_checks(part: str, plan: EstimationPlan, context: ExposureContext) -> 
         diagnostics = weights.diagnostics(clip)
         least = max(float(FEWEST_ROWS), SMALLEST_SHARE * diagnostics.rows)
         detail = f"of {diagnostics.rows} relevant truth items; below this an estimate rests on few"
+        effective, what = round(diagnostics.effective, 1), f"{part}: {name}"
         checks += [
-            LowerBoundCheck(
-                f"{part}: {name}: effective rows", round(diagnostics.effective, 1), least, "warning", detail
-            ),
-            Check(f"{part}: {name}: largest", diagnostics.largest, None, "info", "1 / propensity"),
-            Check(
-                f"{part}: {name}: share of the top 1 %",
-                diagnostics.top_share,
-                None,
-                "info",
-                "of all weight",
-            ),
+            LowerBoundCheck(f"{what}: effective rows", effective, least, "warning", detail),
+            Check(f"{what}: largest", diagnostics.largest, None, "info", "1 / propensity"),
+            Check(f"{what}: share of the top 1 %", diagnostics.top_share, None, "info", "of all weight"),
         ]
     return checks
 
 
 def reason_checks(plan: EstimationPlan) -> list[Check]:
     """Give each missing value's reason, by estimator and metric."""
-    columns: dict[tuple[str, str, str], int] = {}
-    for column, reason in debiased.missing_estimates(plan):
-        key = column.estimator, column.metric, reason
-        columns[key] = columns.get(key, 0) + 1
+    missing = debiased.missing_estimates(plan)
+    columns = Counter((column.estimator, column.metric, reason) for column, reason in missing)
     return [
         Check(f"no {estimator} of {metric}", float(n), None, "info", reason)
         for (estimator, metric, reason), n in columns.items()
@@ -311,11 +270,9 @@ def strata_check(part: str, plan: EstimationPlan, proposal: Proposal) -> Check:
     """
     assert plan.compared is not None
     metric, k = plan.compared
-    values = ", ".join(
-        f"{n}: {value:.4f}" for n, value in zip(proposal.strata, proposal.values, strict=True)
-    )
+    by_number = zip(proposal.strata, proposal.values, strict=True)
+    values = ", ".join(f"{n}: {value:.4f}" for n, value in by_number)
     detail = f"{metric}{f'@{k}' if k else ''} by number of strata {values}; "
     detail += "from the proposed on, neighbours agree" if proposal.proposed else "neighbours do not agree"
-    return LowerBoundCheck(
-        f"{part}: strata proposed", float(proposal.proposed or 0), 1.0, "warning", detail
-    )
+    proposed = float(proposal.proposed or 0)
+    return LowerBoundCheck(f"{part}: strata proposed", proposed, 1.0, "warning", detail)

@@ -5,7 +5,7 @@ Items' propensities go to the table `propensities`, ratings' to `rating_propensi
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -14,8 +14,8 @@ import pyarrow as pa
 from recbench_spark.analyses.exposure import logistic
 from recbench_spark.analyses.exposure import propensities as fitting
 from recbench_spark.analyses.exposure.kernels.power_law import PowerLaw, goodness
-from recbench_spark.analyses.exposure.night_propensity_names import SEED, ExposureLog, method_name
-from recbench_spark.config import Propensities
+from recbench_spark.config import Propensities, digest
+from recbench_spark.core.revisions import select_revisions
 from recbench_spark.errors import DataError
 from recbench_spark.schemas import (
     CELL_PROPENSITIES,
@@ -27,11 +27,49 @@ from recbench_spark.schemas import (
 )
 from recbench_spark.sources.dealt_ids import apply_both
 from recbench_spark.sources.input_rows import Typing, open_input, type_rows
+from recbench_spark.sources.opened_logs import choose_identity
 from recbench_spark.storage.blocks import ChangedRows, Engine, Rows, TaskRows, count_table_rows
 from recbench_spark.storage.commits import Addition, commit
-from recbench_spark.storage.file_tables import TaskParts
-from recbench_spark.storage.packed_blocks import Change
+from recbench_spark.storage.file_tables import FileTables, TaskParts
 from recbench_spark.storage.scratch import share_table
+
+SEED = 42
+"""Seed for simulated laws behind the goodness of fit, and for cells drawn for logistic regression."""
+
+
+@dataclass(frozen=True)
+class ExposureLog:
+    """Rows to fit propensities to.
+
+    Attributes:
+        store: the warehouse.
+        split_id: the rows' name in the tables.
+        rows: user_id, item_id, rating, part.
+        parts: the parts to fit to; empty: all rows.
+        items: the catalogue; None: the items with rows.
+        sample: part with ratings of items drawn at random, for naive Bayes.
+    """
+
+    store: FileTables
+    split_id: str
+    rows: Rows
+    parts: tuple[str, ...] = ()
+    items: Rows | None = None
+    sample: str = ""
+
+
+def method_name(store: FileTables, settings: Propensities) -> str:
+    """Return the value for the column `method`.
+
+    The value names the settings, and a hash of their tables. A method reading tables adds its revision to
+    the hash.
+    """
+    paths = [settings.path, settings.item_features, settings.user_features]
+    identities: list[Any] = [choose_identity(store)(path) for path in paths if path]
+    if not identities:
+        return settings.name
+    revised = select_revisions(settings.method)
+    return f"{settings.name};content={digest([*identities, *([revised] if revised else [])], length=8)}"
 
 
 def write_propensities(
@@ -71,14 +109,13 @@ def write_propensities(
 
 def _append_tasks(exposed: ExposureLog, table: Table, rows: TaskRows, name: str) -> None:
     """Append tasks' rows, with the method's name."""
-    named = rows.then(partial(_add_method, change=rows.change, name=name), (*rows.names, "method"))
-    parts = TaskParts([(named, {"split_id": exposed.split_id})])
+    add_name = partial(apply_both, rows.change, partial(_add_method, name=name))
+    parts = TaskParts([(rows.then(add_name, (*rows.names, "method")), {"split_id": exposed.split_id})])
     commit(exposed.store, Addition(table, f"{exposed.split_id}/{name}", parts))
 
 
-def _add_method(rows: Any, change: Change, name: str) -> pa.Table:
-    changed = change(rows)
-    return changed.append_column("method", pa.repeat(name, len(changed)))
+def _add_method(rows: pa.Table, name: str) -> pa.Table:
+    return rows.append_column("method", pa.repeat(name, len(rows)))
 
 
 def _count(exposed: ExposureLog, name: str, others: Rows | None = None) -> Any:
@@ -159,16 +196,7 @@ def _law_row(
 ) -> dict[str, Any]:
     assert fitted.law is not None
     p = goodness(observed.count_x, observed.items_x, fitted.law, replicates, SEED) if replicates else None
-    facts: dict[str, Any] = {
-        **asdict(fitted.law),
-        "fitted_by": fitted.law.method,
-        "p": p,
-        "replicates": replicates,
-        "interactions": observed.interactions,
-        "users": observed.users,
-        "factor": fitted.factor,
-        "raised": fitted.raised,
-        "lowered": fitted.lowered,
-    }
-    names = {column.name for column in POWER_LAWS.columns} - {"method"}
-    return {name: value for name, value in facts.items() if name in names}
+    facts: dict[str, Any] = {**vars(fitted), **vars(observed), **asdict(fitted.law)}
+    facts |= {"interactions": observed.interactions, "fitted_by": fitted.law.method}
+    facts |= {"p": p, "replicates": replicates}
+    return {name: facts[name] for name in POWER_LAWS.names if name in facts and name != "method"}

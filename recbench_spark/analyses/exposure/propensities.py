@@ -94,9 +94,8 @@ def _count_rows(rows: pa.Table, name: str, parts: Sequence[str]) -> pa.Table:
 
 
 def _count_none(rows: pa.Table, name: str) -> pa.Table:
-    return pa.table(
-        [rows.column(name).cast(pa.string()), pa.array(np.zeros(len(rows), np.int64))], list(COUNTS)
-    )
+    ids = rows.column(name).cast(pa.string())
+    return pa.table([ids, np.zeros(len(rows), np.int64)], list(COUNTS))
 
 
 def _add_counts(sides: Sides) -> pa.Table:
@@ -112,18 +111,16 @@ def make_histogram(counts: TaskRows, users: int) -> Histogram:
 
     A task returns one row per different count.
     """
-    items = Counter[int]()
-    for counted in counts.each(_count_counts):
-        items.update(counted)
+    items = sum(counts.each(_count_counts), start=Counter[int]())
     if not users:
         raise DataError("no interactions to fit propensities to", "check the part and the log")
     count_x = np.array(sorted(items), np.int64)
     return Histogram(count_x, np.array([items[n] for n in count_x.tolist()], np.int64), users)
 
 
-def _count_counts(rows: pa.Table) -> dict[int, int]:
+def _count_counts(rows: pa.Table) -> Counter[int]:
     pairs = rows.column("n").value_counts()
-    return dict(zip(pairs.field(0).to_pylist(), pairs.field(1).to_pylist(), strict=True))
+    return Counter(dict(zip(pairs.field(0).to_pylist(), pairs.field(1).to_pylist(), strict=True)))
 
 
 def fit_propensities(observed: Histogram, settings: Propensities) -> FittedPropensities:
@@ -162,10 +159,8 @@ def look_up_propensities(rows: pa.Table, observed: Histogram, fitted: FittedProp
 
 def count_ratings(rows: Rows, parts: Sequence[str]) -> Counter[float]:
     """Count the rows with each rating."""
-    total = Counter[float]()
-    for counted in rows.each(("rating", "part"), partial(_count_ratings, parts=parts)):
-        total.update(counted)
-    return total
+    counted = rows.each(("rating", "part"), partial(_count_ratings, parts=parts))
+    return sum(counted, start=Counter[float]())
 
 
 def _count_ratings(tables: Iterable[pa.Table], parts: Sequence[str]) -> Counter[float]:

@@ -101,10 +101,9 @@ def sum_cells(cells: pa.Table, bootstrap: Bootstrap) -> CellSums:
         part = order[start : start + PIECE_ROWS]
         known = cell_parts(*(value[part] for value in values.values()))
         exact, boot = cell_sums(keys[part], known, bootstrap)
-        weight = 1 / p[part][priced[part]]
-        squares = 1 / p[part][priced[part]] ** 2
-        weights = sums.exact_sums(np.column_stack([weight, squares]))
-        most = float(weight.max(initial=0.0))
+        priced_p = p[part][priced[part]]
+        weights = sums.exact_sums(np.column_stack([1 / priced_p, 1 / priced_p**2]))
+        most = float((1 / priced_p).max(initial=0.0))
         counts += CellSums(most=most, weights=weights, exact=exact, boot=boot)
     return counts
 
@@ -117,15 +116,13 @@ def make_metrics(total: CellSums, bootstrap: Bootstrap, *, modelled: bool) -> li
     assert total.exact and total.boot
     totals, boots = estimable_totals(total.exact, total.boot, modelled=modelled)
     values, replicates = rating_matrix.from_totals(totals), rating_matrix.from_totals(boots)
-    n = int(totals[0, 0])
-
-    def row(m: int, metric: str, name: str) -> MetricRow:
-        value, drawn = float(values[name][m]), replicates[name][:, m]
-        columns_of_row = estimate_row(metric, value, drawn, n, bootstrap.level)
-        return {**columns_of_row, "estimator": NAMES.get(name, name)}
-
-    names = [name for name in ESTIMATES if modelled or name != "dr"]
-    return [row(m, metric, name) for m, metric in enumerate(LOSSES) for name in names]
+    n, rows = int(totals[0, 0]), []
+    for m, metric in enumerate(LOSSES):
+        for name in ESTIMATES if modelled else ESTIMATES[:-1]:
+            value, drawn = float(values[name][m]), replicates[name][:, m]
+            row = estimate_row(metric, value, drawn, n, bootstrap.level)
+            rows.append({**row, "estimator": NAMES.get(name, name)})
+    return rows
 
 
 def cell_parts(

@@ -16,17 +16,8 @@ import pyarrow.compute as pc
 from recbench_spark.core.streams import Batches
 from recbench_spark.engine.measures import Measure, Measures
 from recbench_spark.errors import DataError
-from recbench_spark.storage.blocks import (
-    ChangedRows,
-    Engine,
-    NamedRows,
-    Rows,
-    Side,
-    count_table_rows,
-    deal_sides,
-    reduce_rows,
-    reduce_tasks,
-)
+from recbench_spark.storage import blocks
+from recbench_spark.storage.blocks import ChangedRows, Engine, NamedRows, Rows, Side, deal_sides
 from recbench_spark.storage.packed_blocks import decode_dictionaries, unpack_blocks
 from recbench_spark.storage.shared_arrays import flatten_lists
 
@@ -125,16 +116,15 @@ def reduce_rewarded(
     if "user_id" not in rewards.names:
         table = _join_tables(rewards.each(rewards.names, _join_tables))
         refuse_wrong([count_wrong(table)])
-        return reduce_rows(
-            measures, ChangedRows(rankings, columns, partial(add_rewards, rewards=table), names)
-        )
+        rewarded = ChangedRows(rankings, columns, partial(add_rewards, rewards=table), names)
+        return blocks.reduce_rows(measures, rewarded)
     refuse_wrong(rewards.each(rewards.names, _count_missing))
-    n = sum(sum(rows.each(["user_id"], count_table_rows)) for rows in (rankings, rewards))
-    tasks = engine.count_tasks(n)
+    counts = (rows.each(["user_id"], blocks.count_table_rows) for rows in (rankings, rewards))
+    tasks = engine.count_tasks(sum(map(sum, counts)))
     own = Side(1, rewards, rewards.names)
     refuse_wrong(deal_sides(engine, [own], tasks).then(_unpack_rewards, ()).each(count_wrong))
     dealt = deal_sides(engine, [Side(0, rankings, columns), own], tasks)
-    return reduce_tasks(measures, dealt.then(_add_dealt, names), tasks)
+    return blocks.reduce_tasks(measures, dealt.then(_add_dealt, names), tasks)
 
 
 # ------------------------------------------------------------------------------- what tasks do

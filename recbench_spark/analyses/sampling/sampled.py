@@ -28,16 +28,9 @@ from recbench_spark.core.definitions import Definition
 from recbench_spark.core.streams import Batches
 from recbench_spark.engine.measures import Measure
 from recbench_spark.metrics import accuracy as metric_rows
-from recbench_spark.metrics.accuracy import (
-    RANKING_COLUMNS,
-    SLICE,
-    MetricColumn,
-    MetricPlan,
-    MetricTotals,
-    TruthSelection,
-)
+from recbench_spark.metrics.accuracy import MetricColumn, MetricPlan, MetricTotals, TruthSelection
 from recbench_spark.metrics.kernels.accuracy import METRICS, measure
-from recbench_spark.metrics.kernels.chunk import Chunk
+from recbench_spark.metrics.kernels.chunk import Chunk, divide
 from recbench_spark.ranking.batches import to_rankings
 from recbench_spark.schemas import METRICS as METRICS_TABLE
 
@@ -65,17 +58,17 @@ def correction_measures(plan: MetricPlan, estimators: Sequence[str], draws: int)
         columns = correction_columns(plan, table_estimators)
         finish = partial(metric_rows.finish_metrics, columns, plan.bootstrap)
         sums = partial(_table_totals, plan, table_estimators)
-        measures["corrected"] = Measure(sums, SLICE, finish, DRAWN_COLUMNS, METRICS_TABLE)
+        measures["corrected"] = Measure(sums, metric_rows.SLICE, finish, DRAWN_COLUMNS, METRICS_TABLE)
     if LIKELIHOOD in estimators:
         replicates = min(plan.bootstrap.replicates, LIKELIHOOD_REPLICATES)
         small_plan = replace(plan, bootstrap=plan.bootstrap.model_copy(update={"replicates": replicates}))
         sums = partial(_task_histograms, small_plan, draws)
         finish = partial(_finish_likelihood, small_plan, draws)
-        measures["likely"] = Measure(sums, SLICE, finish, DRAWN_COLUMNS, METRICS_TABLE)
+        measures["likely"] = Measure(sums, metric_rows.SLICE, finish, DRAWN_COLUMNS, METRICS_TABLE)
     return measures
 
 
-DRAWN_COLUMNS = (*RANKING_COLUMNS, "drawn", "pool")
+DRAWN_COLUMNS = (*metric_rows.RANKING_COLUMNS, "drawn", "pool")
 """Columns of `RANKED_USERS` read by corrections."""
 
 
@@ -100,15 +93,13 @@ def correctable_metrics(plan: MetricPlan) -> list[str]:
 
 def check_uncorrected_metrics(plan: MetricPlan, estimators: Sequence[str]) -> list[Check]:
     """Return a check per uncorrected metric, with the reason."""
-    reasons = {name: sampled.no_value(name, plan.definition) for name in plan.rank_metrics}
-    is_corrected = plan.definition.candidates == "uniform" and bool(estimators)
-    return [
-        Check(
-            f"{name}: no corrected estimates", 1, None, "info", f"drawn candidates stay uncorrected: {why}"
-        )
-        for name, why in reasons.items()
-        if is_corrected and why
-    ]
+    checks = []
+    if plan.definition.candidates == "uniform" and estimators:
+        for name in plan.rank_metrics:
+            if why := sampled.no_value(name, plan.definition):
+                why = f"drawn candidates stay uncorrected: {why}"
+                checks.append(Check(f"{name}: no corrected estimates", 1, None, "info", why))
+    return checks
 
 
 def correction_columns(plan: MetricPlan, estimators: Sequence[str]) -> list[MetricColumn]:
@@ -213,9 +204,8 @@ def _task_histograms(plan: MetricPlan, draws: int, batches: Batches) -> Batches:
     """
 
     def totals(selection: TruthSelection) -> MetricTotals:
-        counts = {
-            group[0]: _user_histograms(selection, group[0], plan, draws) for group in _group_metrics(plan)
-        }
+        firsts = [group[0] for group in _group_metrics(plan)]
+        counts = {name: _user_histograms(selection, name, plan, draws) for name in firsts}
         return metric_rows.sum_users(counts, selection.keys_u, plan.bootstrap)
 
     yield from metric_rows.sum_by_slice(_select_drawn_users(batches, draws), totals)
@@ -235,9 +225,8 @@ def _user_histograms(selection: TruthSelection, metric: str, plan: MetricPlan, m
     users, length = len(offsets) - 1, np.diff(offsets)
     cell_p = np.repeat(np.arange(users), length) * (m + 2) + rank_p
     counts = np.bincount(cell_p, minlength=users * (m + 2)).reshape(users, m + 2)
-    histograms = np.column_stack([counts, length * (selection.column("pool") / POOL_UNIT)]).astype(
-        np.float64
-    )
+    pools = length * (selection.column("pool") / POOL_UNIT)
+    histograms = np.column_stack([counts, pools]).astype(np.float64)
     histograms[np.isnan(values[:, 0])] = np.nan
     return histograms
 
@@ -274,9 +263,6 @@ def _likelihood_values(
         return {metric: np.full((len(items), len(plan.columns(metric))), np.nan) for metric in group}
     draw = sampled.NegativeDraw(_round_to_digits(1 + round(pools * POOL_UNIT / items[0])), draws)
     ranks, share = sampled.rank_distribution(count_bj[:, 1:], draw, plan.ks)
-    scale = np.divide(ranked, items, out=np.full(len(items), np.nan), where=items > 0)
-    tables = {
-        metric: sampled.rank_values(metric, ranks.rank, plan.columns(metric), draw.n, plan.definition)
-        for metric in group
-    }
-    return {metric: share @ table * scale[:, None] for metric, table in tables.items()}
+    scale = divide(ranked, items, np.nan)[:, None]
+    values = partial(sampled.rank_values, rank=ranks.rank, n=draw.n, definition=plan.definition)
+    return {metric: share @ values(metric, ks=plan.columns(metric)) * scale for metric in group}

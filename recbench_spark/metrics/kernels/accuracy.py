@@ -10,7 +10,8 @@ Axes: u users, p truth items, c cut-offs (a kernel's last column is the uncut va
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy as np
 from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.definitions import Definition
 from recbench_spark.errors import ConfigError, nearest, show_value
+from recbench_spark.metrics.kernels import chunk as shared
 from recbench_spark.metrics.kernels.about import (
     EDGE,
     NO_LIST,
@@ -27,15 +29,7 @@ from recbench_spark.metrics.kernels.about import (
     About,
     register,
 )
-from recbench_spark.metrics.kernels.chunk import (
-    Chunk,
-    Metric,
-    cap_by_user,
-    divide,
-    is_relevant,
-    max_depth,
-    sum_by,
-)
+from recbench_spark.metrics.kernels.chunk import Chunk, Metric, divide, sum_by
 from recbench_spark.ranking.kernels.rankings import Rankings
 
 LARGEST_K = 2**31 - 1
@@ -47,10 +41,11 @@ ROUNDED = 1e-12
 CELLS = 1 << 18
 """Users x ranks computed at once: 2 MB of float64 stay in the second-level cache."""
 
-COMMON_AXES = (
-    *("users", "empty_users", "threshold", "ties", "tie_seed", "duplicates", "gaps", "candidates"),
-    "draw",
-)
+TIE_AXES = ("ties", "tie_seed")
+COMMON_AXES = ("users", "empty_users", "threshold", *TIE_AXES, "duplicates", "gaps", "candidates", "draw")
+
+about_rank = partial(About, edges=EDGE)
+"""Make the facts about a metric with the edge rules of all rank metrics."""
 
 METRICS: dict[str, Metric] = {}
 """Every metric by name."""
@@ -95,7 +90,9 @@ def cutoffs(name: str, ks: Sequence[int], uncut: bool = True) -> list[int | None
     >>> cutoffs("ndcg", [5, 10]), cutoffs("hit", [5]), cutoffs("auc", [5])
     ([5, 10, None], [5], [None])
     """
-    cuts = _find_metric(name).cuts
+    if name not in METRICS:
+        raise ConfigError(f"unknown metric '{name}'", nearest(name, METRICS))
+    cuts = METRICS[name].cuts
     at_k: list[int | None] = [] if cuts == "uncut" else list(ks)
     return [*at_k, None] if uncut and cuts != "k" else at_k
 
@@ -116,30 +113,30 @@ def measure(
     check_cutoffs(ks)
     u = len(rankings.length)
     values = {name: np.empty((u, c)) for name, c in columns.items()}
-    for start, stop in _chunks(rankings, ks):
-        chunk = Chunk(rankings.users(start, stop), tuple(ks), definition)
+    step = max(1, CELLS // shared.max_depth(rankings, ks))
+    for start in range(0, u, step):
+        chunk = Chunk(rankings.users(start, min(start + step, u)), tuple(ks), definition)
         for name in metrics:
-            values[name][start:stop] = chunk.values(METRICS[name])[:, : columns[name]]
+            values[name][start : start + step] = chunk.values(METRICS[name])[:, : columns[name]]
     return values
 
 
 def relevant_counts(rankings: Rankings, definition: Definition) -> Ints:
     """Count each user's relevant truth items, int64 (u,)."""
     user_p = np.repeat(np.arange(len(rankings.length)), np.diff(rankings.offsets))
-    relevant = is_relevant(rankings.relevance, definition)
+    relevant = shared.is_relevant(rankings.relevance, definition)
     return np.bincount(user_p[relevant], minlength=len(rankings.length)).astype(np.int64)
 
 
 @metric(
     "hit",
     ("hit",),
-    about=About(
+    about=about_rank(
         place=60,
         bounds=NOT_NEGATIVE,
         wide=True,
         title="hit rate (HR)",
         formula="1 if any relevant item is among the first k, else 0; or their number.",
-        edges=EDGE,
     ),
 )
 def hit(chunk: Chunk) -> Floats:
@@ -153,12 +150,11 @@ def hit(chunk: Chunk) -> Floats:
 @metric(
     "precision",
     ("precision_by",),
-    about=About(
+    about=about_rank(
         place=30,
         wide=True,
         title="precision",
         formula="hits among the first k / k. A list shorter than k is still divided by k.",
-        edges=EDGE,
     ),
 )
 def precision(chunk: Chunk) -> Floats:
@@ -169,12 +165,11 @@ def precision(chunk: Chunk) -> Floats:
 @metric(
     "recall",
     ("recall_by",),
-    about=About(
+    about=about_rank(
         place=20,
         wide=True,
         title="recall",
         formula="hits among the first k / relevant items of the user.",
-        edges=EDGE,
     ),
 )
 def recall(chunk: Chunk) -> Floats:
@@ -184,10 +179,9 @@ def recall(chunk: Chunk) -> Floats:
 
 @metric(
     "calibrated_recall",
-    about=About(
+    about=about_rank(
         title="calibrated recall",
         formula="hits among the first k / min(k, relevant): 1 can be reached at every k.",
-        edges=EDGE,
     ),
 )
 def calibrated_recall(chunk: Chunk) -> Floats:
@@ -201,12 +195,11 @@ def calibrated_recall(chunk: Chunk) -> Floats:
 @metric(
     "f1",
     ("precision_by", "recall_by"),
-    about=About(
+    about=about_rank(
         place=90,
         wide=True,
         title="F1: harmonic mean of precision and recall",
         formula="2 P R / (P + R).",
-        edges=EDGE,
     ),
 )
 def f1(chunk: Chunk) -> Floats:
@@ -218,12 +211,11 @@ def f1(chunk: Chunk) -> Floats:
     "map",
     ("ap", "ap_by", "ap_ties", "map_cut"),
     "both",
-    about=About(
+    about=about_rank(
         place=40,
         wide=True,
         title="mean average precision (MAP)",
         formula="Sum of the precisions at the hits among the first k / min(k, relevant).",
-        edges=EDGE,
         source="Buckley and Voorhees 2000, Evaluating evaluation measure stability",
     ),
 )
@@ -250,7 +242,7 @@ def average_precision_length(chunk: Chunk) -> Floats:
     if chunk.definition.ap_by == "min_k_relevant":
         return found_at_most
     if chunk.definition.ap_by == "min_relevant_list":
-        return cap_by_user(found_at_most, chunk.length)
+        return shared.cap_by_user(found_at_most, chunk.length)
     if chunk.definition.ap_by == "k":
         return chunk.k_uc
     return np.broadcast_to(chunk.relevant[:, None], chunk.k_uc.shape)
@@ -260,12 +252,11 @@ def average_precision_length(chunk: Chunk) -> Floats:
     "mrr",
     ("mrr_cut",),
     "both",
-    about=About(
+    about=about_rank(
         place=50,
         wide=True,
         title="mean reciprocal rank (MRR)",
         formula="1 / rank of the first relevant item; 0 where it is beyond k.",
-        edges=EDGE,
         source="Voorhees 1999, The TREC-8 question answering track report",
     ),
 )
@@ -322,7 +313,7 @@ def ndcg(chunk: Chunk) -> Floats:
     "auc",
     ("auc_ties", "auc_by"),
     "uncut",
-    common=[a for a in COMMON_AXES if a not in ("ties", "tie_seed")],
+    common=[axis for axis in COMMON_AXES if axis not in TIE_AXES],
     about=About(
         place=70,
         wide=True,
@@ -358,11 +349,10 @@ def auc(chunk: Chunk) -> Floats:
     "r_precision",
     (),
     "uncut",
-    about=About(
+    about=about_rank(
         place=100,
         title="R-precision",
         formula="Share of relevant items among the first R ranks, R = relevant items of the user.",
-        edges=EDGE,
     ),
 )
 def r_precision(chunk: Chunk) -> Floats:
@@ -377,11 +367,10 @@ def r_precision(chunk: Chunk) -> Floats:
     "rbp",
     ("persistence",),
     "both",
-    about=About(
+    about=about_rank(
         place=110,
         title="rank-biased precision (RBP)",
         formula="(1 - p) times the sum of p^(rank - 1) over relevant items; p is the persistence.",
-        edges=EDGE,
         source="Moffat and Zobel 2008, Rank-biased precision for measurement of retrieval effectiveness",
     ),
 )
@@ -418,18 +407,6 @@ def percentile_rank(chunk: Chunk) -> Floats:
     ranked = sum_by(g.user, g.relevant, len(chunk.length))
     places = sum_by(g.user, g.relevant * place, len(chunk.length))
     return divide(places + chunk.relevant - ranked, chunk.relevant)[:, None]
-
-
-def _chunks(rankings: Rankings, ks: Sequence[int]) -> Iterator[tuple[int, int]]:
-    u, step = len(rankings.length), max(1, CELLS // max_depth(rankings, ks))
-    for start in range(0, u, step):
-        yield start, min(start + step, u)
-
-
-def _find_metric(name: str) -> Metric:
-    if name not in METRICS:
-        raise ConfigError(f"unknown metric '{name}'", nearest(name, METRICS))
-    return METRICS[name]
 
 
 def check_cutoffs(ks: Sequence[int]) -> None:

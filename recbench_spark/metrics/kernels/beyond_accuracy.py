@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.metrics.kernels.about import NO_ROWS, NOT_NEGATIVE, About, register
+from recbench_spark.metrics.kernels.chunk import divide
 
 Number = TypeVar("Number", np.int64, np.float64)
 
@@ -149,8 +150,7 @@ def intra_list_diversity(offsets: Ints, items: Ints, vector_id: Floats, ks: Sequ
         vector_id: (i, d), of any length.
         ks: cut-offs.
     """
-    norm = np.linalg.norm(vector_id, axis=1, keepdims=True)
-    unit = np.divide(vector_id, norm, out=np.zeros(vector_id.shape), where=norm > 0)
+    unit = divide(vector_id, np.linalg.norm(vector_id, axis=1, keepdims=True))
 
     def similar(items_uk: Ints) -> Floats:
         v_ukd = np.where(items_uk[:, :, None] >= 0, unit[items_uk], 0.0)
@@ -172,15 +172,12 @@ def _one_minus_pairs(
     out = np.full((len(length), len(ks)), np.nan)
     for rows, place in _blocks(offsets, ks, width):
         items_uk = np.where(place >= 0, items[place], -2)
-        running, filled = (
-            np.cumsum(similar(items_uk), axis=1),
-            np.cumsum(items_uk > -2, axis=1, dtype=np.int64),
-        )
+        running = np.cumsum(similar(items_uk), axis=1)
+        filled = np.cumsum(items_uk > -2, axis=1, dtype=np.int64)
         shown = _take_at(filled, length[rows], ks)
-        pairs = shown * (shown - 1) / 2
         # _at divides by the shown entries; a mean over pairs must divide by the pairs.
         total = _at(running, filled, length[rows], ks, at_least=2) * shown
-        out[rows] = 1.0 - np.divide(total, pairs, out=np.full(total.shape, np.nan), where=pairs > 0)
+        out[rows] = 1.0 - divide(total, shown * (shown - 1) / 2, np.nan)
     return out
 
 

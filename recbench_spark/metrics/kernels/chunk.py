@@ -22,13 +22,9 @@ import numpy.typing as npt
 from recbench_spark.core.arrays import Bools, Floats, Ints
 from recbench_spark.core.definitions import Definition
 from recbench_spark.errors import DataError
+from recbench_spark.metrics.kernels import ties
 from recbench_spark.metrics.kernels.about import About
-from recbench_spark.metrics.kernels.ties import (
-    CutTie,
-    average_precision_over_orders,
-    first_in_tie,
-    harmonic,
-)
+from recbench_spark.metrics.kernels.ties import harmonic
 from recbench_spark.ranking.kernels.rankings import Rankings, mark_relevant
 from recbench_spark.splits.kernels.positions import ascending
 
@@ -309,8 +305,8 @@ class Chunk:
             cut = np.flatnonzero((g.above < k) & (k < g.above + g.size))
             user, above = g.user[cut], g.above[cut]
             earlier = np.where(above > 0, curve[user, above - 1], 0.0)
-            tie = CutTie(above, k - above, g.size[cut], g.relevant[cut], g.prior[cut], earlier)
-            value[user, column] = average_precision_over_orders(tie)
+            tie = ties.CutTie(above, k - above, g.size[cut], g.relevant[cut], g.prior[cut], earlier)
+            value[user, column] = ties.average_precision_over_orders(tie)
         return value
 
     @cached_property
@@ -355,7 +351,7 @@ class Chunk:
             hit_chance[user] = shown
             reciprocal[user] = shown / (above[:, None] + 1.0)
         else:
-            parts = first_in_tie(above, g.size[first], g.relevant[first], self.ks, self.depth)
+            parts = ties.first_in_tie(above, g.size[first], g.relevant[first], self.ks, self.depth)
             hit_chance[user], reciprocal[user] = parts
         return hit_chance, reciprocal
 

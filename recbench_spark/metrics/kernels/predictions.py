@@ -20,16 +20,9 @@ import numpy.typing as npt
 from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.compiling import compile_with_python_errors
 from recbench_spark.errors import DataError
-from recbench_spark.metrics.kernels.about import (
-    ANY,
-    NO_BINARY,
-    NO_NEGATIVES,
-    NO_POSITIVES,
-    NOT_NEGATIVE,
-    YI,
-    About,
-    register,
-)
+from recbench_spark.metrics.kernels import about as words
+from recbench_spark.metrics.kernels.about import NO_BINARY, NO_NEGATIVES, NO_POSITIVES, YI, About, register
+from recbench_spark.metrics.kernels.chunk import divide
 
 SUMS = ("n", "p", "y", "squared", "absolute", "logloss", "unfit")
 """Rows, predictions, outcomes, (p - y)^2, |p - y|, log-loss, rows where log-loss is undefined."""
@@ -184,7 +177,7 @@ def _reason(t: dict[str, float], binary: bool) -> str:
     return "the outcomes do not vary" if binary else "the mean outcome is 0"
 
 
-about_error = partial(About, "small", bounds=NOT_NEGATIVE, wide=True)
+about_error = partial(About, "small", bounds=words.NOT_NEGATIVE, wide=True)
 """Make the facts about an error metric: small is best, without an upper bound."""
 
 
@@ -285,7 +278,7 @@ def pe(t: dict[str, Floats]) -> Floats:
     "mean_prediction",
     About(
         "none",
-        bounds=ANY,
+        bounds=words.ANY,
         title="mean prediction",
         formula="Mean of the predictions, to be read beside the mean outcome.",
         edges="No value without rows.",
@@ -303,7 +296,7 @@ def mean_prediction(t: dict[str, Floats]) -> Floats:
     "mean_outcome",
     About(
         "none",
-        bounds=ANY,
+        bounds=words.ANY,
         title="mean outcome, the base rate",
         formula="Mean outcome: a fact about the data.",
         edges="No value without rows.",
@@ -436,7 +429,7 @@ def calibration_error(sums_bs: Floats) -> Floats:
     t = _by_name(sums_bs)
     n, unfit = t["n"].sum(axis=-1), t["unfit"].sum(axis=-1)
     gap = np.abs(t["p"] - t["y"]).sum(axis=-1)
-    return _divide(gap, np.where(unfit == 0, n, 0.0))
+    return divide(gap, np.where(unfit == 0, n, 0.0), np.nan)
 
 
 @register(
@@ -472,19 +465,13 @@ def threshold_rates(sums_bs: Floats) -> dict[str, Floats]:
     for amount in (t["y"], t["n"] - t["y"]):
         from_bin = np.cumsum(amount[..., ::-1], axis=-1)[..., ::-1]
         total = np.broadcast_to(from_bin[..., :1], from_bin[..., 1:].shape)
-        rates.append(_divide(from_bin[..., 1:], np.where(fit, total, 0.0)))
+        rates.append(divide(from_bin[..., 1:], np.where(fit, total, 0.0), np.nan))
     tpr, fpr = rates
     return dict(zip(RATES, (tpr, 1 - tpr, 1 - fpr, fpr), strict=True))
 
 
 def _by_name(sums: Floats) -> dict[str, Floats]:
     return {name: np.asarray(sums[..., s], dtype=np.float64) for s, name in enumerate(SUMS)}
-
-
-def _divide(numerator: Floats, denominator: Floats) -> Floats:
-    """numerator / denominator, NaN for denominators up to 0."""
-    out: Floats = np.full(np.broadcast_shapes(numerator.shape, denominator.shape), np.nan)
-    return np.divide(numerator, denominator, out=out, where=denominator > 0)
 
 
 def check_finite(values: Floats, what: str) -> None:

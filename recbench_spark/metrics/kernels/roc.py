@@ -15,6 +15,7 @@ import numpy as np
 from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.errors import DataError
 from recbench_spark.metrics.kernels.about import About, register
+from recbench_spark.metrics.kernels.chunk import divide
 from recbench_spark.metrics.kernels.predictions import check_finite
 
 
@@ -185,10 +186,7 @@ def user_aucs(offsets: Ints, p: Floats, y: Floats) -> tuple[Floats, Ints]:
     positives = np.bincount(user, weights=y, minlength=u).astype(np.int64)
     ranks = np.bincount(user, weights=y * twice, minlength=u)
     negatives = count - positives
-    value: Floats = np.full(u, np.nan)
-    pairs = 2 * positives * negatives
-    np.divide(ranks - positives * (positives + 1), pairs, out=value, where=pairs > 0)
-    return value, positives
+    return divide(ranks - positives * (positives + 1), 2 * positives * negatives, np.nan), positives
 
 
 def gauc_parts(offsets: Ints, p: Floats, y: Floats) -> Floats:

@@ -13,8 +13,7 @@ from sklearn.linear_model import LogisticRegression
 
 from recbench_spark.analyses.exposure import logistic
 from recbench_spark.analyses.exposure.kernels.power_law import fit
-from recbench_spark.analyses.exposure.night_propensity import write_propensities
-from recbench_spark.analyses.exposure.night_propensity_names import ExposureLog, method_name
+from recbench_spark.analyses.exposure.night_propensity import ExposureLog, method_name, write_propensities
 from recbench_spark.commands import propensity
 from recbench_spark.config import Propensities, parse
 from recbench_spark.errors import ConfigError, DataError

@@ -131,17 +131,13 @@ def find_crossing(
     pair = (second_bl, first_bl) if switch.swapped else (first_bl, second_bl)
     drawn = ~np.isnan(pair[0] + pair[1]).any(axis=1)
     places_b = _best_places(pair[0][drawn], pair[1][drawn], point_weights(given))
-    given_t = np.concatenate([[0], np.asarray(given, np.int64)])
-    low, high = _outer_quantiles(given_t[places_b], level)
+    given_b = np.concatenate([[0], np.asarray(given, np.int64)])[places_b]
+    low = int(np.quantile(given_b, (1 - level) / 2, method="lower"))
+    high = int(np.quantile(given_b, (1 + level) / 2, method="higher"))
     signs = np.sign(first_l - second_l)
     changes = int(np.count_nonzero(np.diff(signs[signs != 0])))
     ends = float(np.mean((places_b == 0) | (places_b == len(given))))
     return CurveCrossing(switch, low, high, changes, ends)
-
-
-def _outer_quantiles(values_b: Ints, level: float) -> tuple[int, int]:
-    low = np.quantile(values_b, (1 - level) / 2, method="lower")
-    return int(low), int(np.quantile(values_b, (1 + level) / 2, method="higher"))
 
 
 def bootstrap_crossing(
@@ -207,9 +203,8 @@ def choose_switch(values: Mapping[str, Floats], given: Sequence[int]) -> tuple[s
     Returns:
         The first system, the second one, and the place.
     """
-    return choose_pair(
-        {name: mean_and_error(moments(values_ul))[0] for name, values_ul in values.items()}, given
-    )
+    means = {name: mean_and_error(moments(values_ul))[0] for name, values_ul in values.items()}
+    return choose_pair(means, given)
 
 
 def choose_pair(means: Mapping[str, Floats], given: Sequence[int]) -> tuple[str, str, SwitchPoint]:
@@ -221,10 +216,9 @@ def choose_pair(means: Mapping[str, Floats], given: Sequence[int]) -> tuple[str,
     >>> choose_pair({"a": np.array([0.1, 0.4]), "b": np.array([0.3, 0.3])}, [1, 2])[:2]
     ('b', 'a')
     """
-    pairs = [
-        (first, second, find_switch(means[first], means[second], given))
-        for first, second in combinations(means, 2)
-    ]
-    first, second, switch = max(pairs, key=lambda pair: pair[2].value)
+    switches = {
+        pair: find_switch(*(means[name] for name in pair), given) for pair in combinations(means, 2)
+    }
+    (first, second), switch = max(switches.items(), key=lambda one: one[1].value)
     order = (second, first) if switch.swapped else (first, second)
     return (*order, replace(switch, swapped=False))

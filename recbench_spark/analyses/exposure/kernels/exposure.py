@@ -257,12 +257,9 @@ def contributions(
     """
     check(propensity_p)
     work = _UserEstimates(Chunk(rankings, tuple(ks), definition), propensity_p, settings, rewards)
+    is_estimable = partial(reason, definition=definition, settings=settings, rewards=rewards is not None)
     wanted = [(e, m) for e in estimators if e != "stratified" for m in metrics]
-    estimates = {}
-    for estimator, metric in wanted:
-        if reason(estimator, metric, definition, settings, rewards=rewards is not None) is None:
-            estimates[estimator, metric] = work.parts(estimator, metric)
-    return estimates
+    return {pair: work.parts(*pair) for pair in wanted if is_estimable(*pair) is None}
 
 
 def addends(
@@ -276,15 +273,14 @@ def addends(
     Raises:
         ConfigError: a metric is no such sum.
     """
-    work = _UserEstimates(
-        Chunk(rankings, tuple(ks), definition), np.ones(len(rankings.relevance)), EstimatorSettings(), None
-    )
+    settings = EstimatorSettings()
     for name in metrics:
-        why = _weights_reason("snips_global", name, definition, EstimatorSettings())
-        if name not in (*SUMS, *QUOTIENTS) or (name == "hit" and definition.hit == "any") or why:
+        if reason("snips_global", name, definition, settings) is not None:
             raise ConfigError(
                 f"'{name}' is not a sum over items", "hit (hit=count), precision, recall, dcg, ndcg"
             )
+    chunk = Chunk(rankings, tuple(ks), definition)
+    work = _UserEstimates(chunk, np.ones(len(rankings.relevance)), settings, None)
     return {name: work.addends(name) for name in metrics}
 
 
@@ -310,12 +306,11 @@ class _UserEstimates:
             return Parts(value, _ones(value))
         if estimator == POOLED:
             return self._pool_over_users(metric)
-        values = (
-            self._weigh_parts(estimator, metric) if estimator in WEIGHTED else self._sum(estimator, metric)
-        )
+        values = self._weigh_parts if estimator in WEIGHTED else self._sum
         keep = self._user_mask(metric)
         cuts = slice(None, len(columns(metric, self.chunk.ks)))
-        cut = [None if part is None else np.where(keep, part, np.nan)[:, cuts] for part in values]
+        parts = values(estimator, metric)
+        cut = [None if part is None else np.where(keep, part, np.nan)[:, cuts] for part in parts]
         return Parts(*cut)  # type: ignore[arg-type]
 
     def addends(self, metric: str) -> Floats:
@@ -335,7 +330,9 @@ class _UserEstimates:
         if estimator == "snips_global":
             return self._pool_ratio(metric, weight_p, numerator)
         if metric in QUOTIENTS:
-            numerator = self._quotient(metric, weight_p * self._gain(metric), numerator)
+            most = self._most(metric, weight_p * self._gain(metric))
+            numerator = divide(numerator, most, empty=np.nan if metric == "ndcg" else 0.0)
+            numerator[self.chunk.relevant == 0] = 0.0
         return numerator, _ones(numerator), None
 
     def _pool_ratio(
@@ -347,11 +344,9 @@ class _UserEstimates:
         """
         if metric in QUOTIENTS:
             return numerator, self._most(metric, weight_p * self._gain(metric)), None
-        weight, size = (
-            self._by_user(part * self._count_weight) for part in (weight_p, np.ones_like(weight_p))
-        )
-        shape = numerator.shape
-        return numerator, np.broadcast_to(weight[:, None], shape), np.broadcast_to(size[:, None], shape)
+        counted = (weight_p * self._count_weight, self._count_weight)
+        weight, size = (np.broadcast_to(self._by_user(part)[:, None], numerator.shape) for part in counted)
+        return numerator, weight, size
 
     def _pool_over_users(self, metric: str) -> Parts:
         """Return weighted hits or gains, and estimated relevant items."""
@@ -364,11 +359,6 @@ class _UserEstimates:
         factor = partial(pool_factor, metric, self.chunk.ks, self.chunk.definition)
         return Parts(value, number, pooled=factor)
 
-    def _quotient(self, metric: str, amount_p: Floats, numerator: Floats) -> Floats:
-        value = divide(numerator, self._most(metric, amount_p), empty=np.nan if metric == "ndcg" else 0.0)
-        value[self.chunk.relevant == 0] = 0.0
-        return value
-
     def _weights(self, estimator: str) -> Floats:
         weight = 1.0 / self.propensity
         if estimator == "clipped_ips":
@@ -378,15 +368,15 @@ class _UserEstimates:
             return weight * divide(size, total)[self.chunk.user_p]
         return weight
 
-    def _sum(self, estimator: str, metric: str) -> tuple[Floats, Floats, None]:
+    def _sum(self, estimator: str, metric: str) -> tuple[Floats, Floats, Floats | None]:
         """Return holdout DCG, and estimators with a reward model."""
         if self.rewards is None or estimator == "holdout":
             value = self._total(metric, self._gain(metric))
-            return value, _ones(value), None
-        value = self._model_value(metric)
-        if estimator != "dm":
-            w_p = correction_weights(estimator, 1.0 / self.propensity, self.settings)
-            value = value + self._total(metric, w_p * (self._gain(metric) - self.rewards.truth))
+        else:
+            value = self._model_value(metric)
+            if estimator != "dm":
+                w_p = correction_weights(estimator, 1.0 / self.propensity, self.settings)
+                value = value + self._total(metric, w_p * (self._gain(metric) - self.rewards.truth))
         return value, _ones(value), None
 
     def _model_value(self, metric: str) -> Floats:
@@ -401,17 +391,12 @@ class _UserEstimates:
         share_nc = shares(place, np.ones_like(place), self.chunk.ks, self._discount(metric))
         value = _sum_by(user, self.rewards.listed[:, None] * share_nc, len(length))
         value[length < self.chunk.length, -1] = np.nan
-        return self._divide_by_length(metric, value)
+        return divide(value, self.chunk.precision_length) if metric == "precision" else value
 
     def _total(self, metric: str, amount_p: Floats) -> Floats:
         """Sum amount x expected rank weight over the truth, (u, c)."""
         value = self._by_user(amount_p[:, None] * self._shares(metric))
-        return self._divide_by_length(metric, value)
-
-    def _divide_by_length(self, metric: str, value_uc: Floats) -> Floats:
-        if metric != "precision":
-            return value_uc
-        return divide(value_uc, self.chunk.precision_length)
+        return divide(value, self.chunk.precision_length) if metric == "precision" else value
 
     def _most(self, metric: str, amount_p: Floats) -> Floats:
         """Return a quotient's denominator: the best list's value, (u, c)."""
@@ -421,15 +406,12 @@ class _UserEstimates:
             return np.broadcast_to(total, (len(total), len(self.chunk.ks) + 1))
         if metric == "ndcg" and definition.ideal == "k":
             return self._ideal_at_k(amount_p)
-        best = self._best(amount_p, self._discount(metric))
-        longest = metric == "ndcg" and definition.ideal == "relevant"
-        return best[:, [-1] * best.shape[1]] if longest else best
-
-    def _best(self, amount_p: Floats, discount: Weight) -> Floats:
         order = np.lexsort((-amount_p, self.chunk.user_p))
         place = np.arange(len(order)) - self.chunk.rankings.offsets[self.chunk.user_p]
-        share_pc = shares(place, np.ones_like(place), self.chunk.ks, discount)
-        return self._by_user(amount_p[order, None] * share_pc)
+        share_pc = shares(place, np.ones_like(place), self.chunk.ks, self._discount(metric))
+        best = self._by_user(amount_p[order, None] * share_pc)
+        longest = metric == "ndcg" and definition.ideal == "relevant"
+        return best[:, [-1] * best.shape[1]] if longest else best
 
     def _ideal_at_k(self, amount_p: Floats) -> Floats:
         most = np.zeros(len(self.chunk.length))

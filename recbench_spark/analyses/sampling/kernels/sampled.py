@@ -25,7 +25,7 @@ import numpy.typing as npt
 from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.definitions import Definition
 from recbench_spark.errors import ConfigError, nearest
-from recbench_spark.metrics.kernels.chunk import Chunk
+from recbench_spark.metrics.kernels.chunk import Chunk, divide
 from recbench_spark.ranking.kernels.rankings import Rankings
 
 Ks = Sequence[int | None]
@@ -193,13 +193,6 @@ ranks, too: there f uses the same formula with a real r.
 """
 
 
-def _admits_zero_gain(definition: Definition) -> bool:
-    """Tell whether items with grade 0 or below count as relevant."""
-    if definition.threshold is None:
-        return definition.grade_origin > 0
-    return definition.threshold <= definition.grade_origin
-
-
 def no_value(metric: str, definition: Definition) -> str | None:
     """Return why one item's rank does not determine a metric.
 
@@ -214,7 +207,9 @@ def no_value(metric: str, definition: Definition) -> str | None:
     graded = definition.gain in ("linear", "exponential")
     if metric == "ndcg" and graded and definition.negative_grades != "clip":
         return "gains below 0 depend on more than the rank"
-    if metric == "ndcg" and graded and _admits_zero_gain(definition):
+    threshold, origin = definition.threshold, definition.grade_origin
+    admits_zero_gain = origin > 0 if threshold is None else threshold <= origin
+    if metric == "ndcg" and graded and admits_zero_gain:
         return "relevant items may have no gain"
     if metric == "ndcg" and definition.negative_grades == "worst" and definition.candidates == "rated":
         return "of rated candidates alone, the worst list depends on more than the rank"
@@ -312,13 +307,13 @@ def representative_ranks(draw: NegativeDraw, ks: Ks = ()) -> Ranks:
     ends = max(ONE_BY_ONE, draw.m, *(k or 1 for k in ks), 1)
     if draw.n <= 4 * ends:
         return Ranks(np.arange(1.0, draw.n + 1), np.ones(draw.n))
-    parts = [_panel(a, b) for a, b in _panels(draw, ends)]
-    whole = np.arange(1.0, ends + 1)
-    rank = [whole, *(rank for rank, _ in parts), draw.n - ends + whole]
-    return Ranks(
-        np.concatenate(rank),
-        np.concatenate([np.ones(ends), *(weight for _, weight in parts), np.ones(ends)]),
-    )
+    ranks, weights = [np.arange(1.0, ends + 1)], [np.ones(ends)]
+    for a, b in _panels(draw, ends):
+        node, weight = _gauss(b - a)
+        ranks.append(a + 1 + node)
+        weights.append(weight)
+    ranks.append(draw.n - ends + ranks[0])
+    return Ranks(np.concatenate(ranks), np.concatenate([*weights, np.ones(ends)]))
 
 
 def _panels(draw: NegativeDraw, ends: int) -> Iterator[tuple[int, int]]:
@@ -333,15 +328,9 @@ def _panels(draw: NegativeDraw, ends: int) -> Iterator[tuple[int, int]]:
     yield from pairwise(sorted({*edges, *(draw.n - edge for edge in edges)}))
 
 
-def _panel(a: int, b: int) -> tuple[Floats, Floats]:
-    """Return Gauss points and weights to sum over a + 1 .. b."""
-    node, weight = _gauss(b - a)
-    return a + 1 + node, weight
-
-
 @lru_cache(maxsize=256)
 def _gauss(length: int) -> tuple[Floats, Floats]:
-    """Return points in [0, length - 1], and their weights.
+    """Return Gauss points in [0, length - 1], and their weights.
 
     The weights are exact for sums of polynomials over 0 .. length - 1. They follow from the recurrence for
     discrete Chebyshev polynomials, beta_i = i^2 (L^2 - i^2) / (4 (4 i^2 - 1)) (Gautschi 2004, "Orthogonal
@@ -469,10 +458,5 @@ def rank_distribution(
     observed = count_bj / np.maximum(count_bj.sum(axis=1, keepdims=True), 1)
     share = np.broadcast_to(ranks.weight / draw.n, (len(count_bj), len(ranks.weight)))
     for _ in range(steps):
-        share = share * (_ratio(observed, share @ chance_rj) @ chance_rj.T)
+        share = share * (divide(observed, share @ chance_rj) @ chance_rj.T)
     return ranks, share
-
-
-def _ratio(numerator: Floats, denominator: Floats) -> Floats:
-    ratio: Floats = np.zeros(np.broadcast_shapes(numerator.shape, denominator.shape))
-    return np.divide(numerator, denominator, out=ratio, where=denominator > 0)

@@ -77,10 +77,10 @@ def cut(
         edges = np.linspace(value[0], value[-1], n_strata + 1)[1:-1]
     else:
         edges = value[_nearest_cuts(items if kind == "equal_count" else mass, n_strata)]
-    stratum = assign(value, edges)
-    return StratumEdges(
-        kind, n_strata, edges, _totals(stratum, items, edges), _totals(stratum, mass, edges)
-    )
+    totals = np.zeros((2, len(edges) + 1), dtype=np.int64)
+    for total, amount_x in zip(totals, (items, mass), strict=True):
+        np.add.at(total, assign(value, edges), amount_x)
+    return StratumEdges(kind, n_strata, edges, *totals)
 
 
 def round_propensities(propensity_n: npt.NDArray[Any], bits: int = 10) -> Floats:
@@ -133,9 +133,3 @@ def _nearest_cuts(amount_x: Ints, n_strata: int) -> Ints:
     wanted = np.arange(1, n_strata) * int(amount_x.sum())
     places = [int(np.argmin(np.abs(running - goal))) for goal in wanted]
     return np.unique(np.array(places, dtype=np.int64))
-
-
-def _totals(stratum_x: Ints, amount_x: Ints, edges: Floats) -> Ints:
-    total = np.zeros(len(edges) + 1, dtype=np.int64)
-    np.add.at(total, stratum_x, amount_x)
-    return total
