@@ -25,13 +25,8 @@ from recbench_spark.engine.measures import Measure
 from recbench_spark.errors import ConfigError, show_value
 from recbench_spark.metrics import beyond_accuracy
 from recbench_spark.metrics.beyond_accuracy import LIST_METRICS, Facts
-from recbench_spark.metrics.kernels.accuracy import (
-    METRICS,
-    check_cutoffs,
-    cutoffs,
-    measure,
-    relevant_counts,
-)
+from recbench_spark.metrics.kernels import accuracy as kernel
+from recbench_spark.metrics.kernels.accuracy import METRICS, measure
 from recbench_spark.metrics.kernels.predictions import VALUE_METRICS
 from recbench_spark.metrics.list_rows import sum_lists, user_batch
 from recbench_spark.ranking import batch_schemas
@@ -85,7 +80,7 @@ class MetricPlan:
                 where ranks are not counted beyond the largest k.
         """
         check_names(metrics)
-        check_cutoffs(ks)
+        kernel.check_cutoffs(ks)
         if not uncut:
             check_uncut(metrics, definition)
         if not metrics or not ks:
@@ -126,7 +121,7 @@ class MetricPlan:
 
     def columns(self, metric: str) -> list[int | None]:
         """Return a metric's cut-offs; None: over the whole ranking."""
-        return list(self.ks) if metric in LIST_METRICS else cutoffs(metric, self.ks, self.uncut)
+        return list(self.ks) if metric in LIST_METRICS else kernel.cutoffs(metric, self.ks, self.uncut)
 
     def table(self, names: Sequence[str]) -> list[MetricColumn]:
         """List these metrics' value columns, in order."""
@@ -183,7 +178,7 @@ def user_value_batches(plan: MetricPlan, batches: Batches) -> Batches:
     """Compute rank metrics per user: `USER_VALUES` from `RANKED_USERS`."""
     for batch in batches:
         rankings = to_rankings(batch)
-        relevant = pa.array(relevant_counts(rankings, plan.definition), pa.int32())
+        relevant = pa.array(kernel.relevant_counts(rankings, plan.definition), pa.int32())
         for metric, values_uc in measure_ranks(plan, rankings).items():
             yield _user_batch(batch, metric, values_uc, relevant, plan)
 
@@ -403,15 +398,9 @@ def restrict_truth(rankings: Rankings, kept_p: npt.NDArray[np.bool_]) -> tuple[R
     counts = np.bincount(user_p[kept_p], minlength=len(rankings.length))
     users = np.flatnonzero(counts)
     offsets = np.concatenate([[0], np.cumsum(counts[users])]).astype(np.int64)
-    restricted = Rankings(
-        offsets,
-        rankings.relevance[kept_p],
-        rankings.above[kept_p],
-        rankings.tied[kept_p],
-        rankings.before[kept_p],
-        rankings.length[users],
-    )
-    return restricted, users.astype(np.int64)
+    above, tied, before = (part[kept_p] for part in (rankings.above, rankings.tied, rankings.before))
+    relevance, length = rankings.relevance[kept_p], rankings.length[users]
+    return Rankings(offsets, relevance, above, tied, before, length), users.astype(np.int64)
 
 
 def totals_batch(key: SliceKey, totals: MetricTotals) -> pa.RecordBatch:

@@ -150,14 +150,9 @@ def edges_and_area(
     """
     rows = sum(one.rows for one in ranges)
     positives, negatives = _count_outcomes(ranges)
-    look = partial(
-        _look_range,
-        offsets=_range_offsets(ranges),
-        at=rows * np.arange(1, bins) // bins,
-        within=(rates[0] * negatives, rates[1] * negatives),
-        binary=positives > 0,
-    )
-    looks = each(look)
+    at, within = rows * np.arange(1, bins) // bins, (rates[0] * negatives, rates[1] * negatives)
+    offsets, binary = _range_offsets(ranges), positives > 0
+    looks = each(partial(_look_range, offsets=offsets, at=at, within=within, binary=binary))
     edges = np.unique([edge for some, _, _ in looks for edge in some])
     twice = sum(twice for _, twice, _ in looks)
     area = roc.area_share(twice, [cut for _, _, cut in looks], positives * negatives, rates)

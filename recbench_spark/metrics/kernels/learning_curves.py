@@ -43,8 +43,8 @@ def summarise_points(
     """
     mean_l, error_l, n_l = mean_and_error(moments(values_ul))
     low_l, high_l = interval(*bootstrap_sums(keys_u, values_ul, replicates, seed), n_l)
-    shown = (np.where(n_l < FEWEST_USERS, np.nan, column) for column in (mean_l, error_l, low_l, high_l))
-    return CurvePoints(*shown, n_l)
+    mean_l, error_l, low_l, high_l = np.where(n_l < FEWEST_USERS, np.nan, [mean_l, error_l, low_l, high_l])
+    return CurvePoints(mean_l, error_l, low_l, high_l, n_l)
 
 
 def point_weights(given: Sequence[int]) -> Floats:

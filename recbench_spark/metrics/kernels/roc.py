@@ -48,13 +48,9 @@ def pair_counts(p: Floats, y: Floats) -> PairCounts:
     below = np.cumsum(negatives) - negatives
     above = positives.sum() - np.cumsum(positives)
     x, z = 2 * below + negatives, 2 * above + positives
-    return PairCounts(
-        int(positives.sum()),
-        int(negatives.sum()),
-        _exact_weighted_sum(positives, x),
-        _exact_weighted_sum(positives, x, x),
-        _exact_weighted_sum(negatives, z, z),
-    )
+    squares = _exact_weighted_sum(positives, x, x), _exact_weighted_sum(negatives, z, z)
+    wins = _exact_weighted_sum(positives, x)
+    return PairCounts(int(positives.sum()), int(negatives.sum()), wins, *squares)
 
 
 def combine(chunks: Sequence[PairCounts]) -> PairCounts:
