@@ -329,11 +329,8 @@ def find_better_run(run: BoardRun, board: Board) -> TuningReason | None:
 def _find_better_by_folds(run: BoardRun, others: Sequence[BoardRun], board: Board) -> TuningReason | None:
     known = [(other, compare_folds(run.by_fold, other.by_fold)) for other in others]
     tested = [(other, pair) for other, pair in known if pair is not None]
-    sure = [
-        (other, pair)
-        for other, pair in tested
-        if board.improvement(other.value, run.value) > 0 and pair.p * len(tested) < SIGNIFICANCE_LEVEL
-    ]
+    better = [(other, pair) for other, pair in tested if board.improvement(other.value, run.value) > 0]
+    sure = [(other, pair) for other, pair in better if pair.p * len(tested) < SIGNIFICANCE_LEVEL]
     if not sure:
         return None
     best, pair = max(sure, key=lambda one: board.improvement(one[0].value, run.value))
