@@ -233,7 +233,5 @@ class Comparison:
 def _make_plain(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a JSON row: dates as text, NaN as None."""
     plain = {name: str(value) if isinstance(value, date) else value for name, value in row.items()}
-    return {
-        name: None if isinstance(value, float) and not np.isfinite(value) else value
-        for name, value in plain.items()
-    }
+    hidden = [name for name, value in plain.items() if isinstance(value, float) and not np.isfinite(value)]
+    return plain | dict.fromkeys(hidden)

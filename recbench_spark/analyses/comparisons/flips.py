@@ -15,7 +15,7 @@ import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
 
@@ -154,14 +154,13 @@ def find_smallest_flips(rankings: Rows, plan: FlipPlan, tasks: int) -> list[Flip
         }
         rows = reduce(_largest_measure(plan, limits)) if flips else []
     unit, n_candidates = 2.0**-kernel.BITS, {x: n for x, _, n, _ in starts}
+    first = {x: list(own) for x, own in groupby(rows, key=itemgetter(0))}
     verdicts = []
     for x, search in searches.items():
-        own = [(name, amount * unit) for pair, amount, name in rows if pair == x]
-        ids, amounts = tuple(name for name, _ in own), tuple(amount for _, amount in own)
-        total = search.goal * unit
-        verdicts.append(
-            FlipVerdict(plan.pairs[x], search.sign, total, n_candidates[x], flips.get(x), ids, amounts)
-        )
+        ids = tuple(name for _, _, name in first.get(x, []))
+        amounts = tuple(amount * unit for _, amount, _ in first.get(x, []))
+        facts = (search.sign, search.goal * unit, n_candidates[x], flips.get(x))
+        verdicts.append(FlipVerdict(plan.pairs[x], *facts, ids, amounts))
     return verdicts
 
 

@@ -16,19 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.analyses.comparisons.comparisons import (
-    adjust_families,
-    difference_measure,
-    select_holdout,
-)
+from recbench_spark.analyses.comparisons import comparisons
+from recbench_spark.analyses.comparisons import paired_values as paired
 from recbench_spark.analyses.comparisons.differences import ComparisonPlan, scale_values
 from recbench_spark.analyses.comparisons.kernels import significance as kernel
-from recbench_spark.analyses.comparisons.paired_values import (
-    KEY,
-    key_users,
-    read_paired_values,
-    sort_by_user,
-)
+from recbench_spark.analyses.comparisons.paired_values import KEY
 from recbench_spark.config import MANDCG
 from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.hashed_ids import hash_ids
@@ -194,9 +186,9 @@ def compare_tables(
         slices: user labels by part.
         is_wanted: chooses numbers by metric and cut-off; others enter no family.
     """
-    rows = select_holdout(user_metrics, plan.metrics)
-    rows = sort_by_user(key_users(rows, [run.run_id for run in plan.runs])).combine_chunks()
-    results = reduce_pieces({"tests": difference_measure(plan)}, [rows.to_batches()])
+    rows = comparisons.select_holdout(user_metrics, plan.metrics)
+    rows = paired.sort_by_user(paired.key_users(rows, [run.run_id for run in plan.runs])).combine_chunks()
+    results = reduce_pieces({"tests": comparisons.difference_measure(plan)}, [rows.to_batches()])
     if not results:
         return ComparedRows(pa.table({}), OUTCOMES.empty_table())
     tests = results["tests"]
@@ -211,7 +203,7 @@ def compare_tables(
     counts = np.array([tallies[(*cell, None, None)].counts for cell in cells])
     for name, numbers in zip(_COUNTS, counts.T, strict=True):
         tests = tests.append_column(name, pa.array(numbers))
-    return ComparedRows(adjust_families(tests, plan), slices_of_users)
+    return ComparedRows(comparisons.adjust_families(tests, plan), slices_of_users)
 
 
 Tallies = Mapping[tuple[Any, ...], OutcomeTally]
@@ -220,7 +212,7 @@ Tallies = Mapping[tuple[Any, ...], OutcomeTally]
 
 def _tally_outcomes(rows: pa.Table, plan: ComparisonPlan, slices: Mapping[str, UserSlices]) -> Tallies:
     tallies: dict[tuple[Any, ...], OutcomeTally] = {}
-    for side in read_paired_values(rows.to_batches(), len(plan.runs), plan.ks):
+    for side in paired.read_paired_values(rows.to_batches(), len(plan.runs), plan.ks):
         sign = -1.0 if side.key[1] in plan.lower else 1.0
         masks = [(None, None, np.ones(len(side.keys_u), bool)), *slices[side.key[0]].find(side.keys_u)]
         for number, group in enumerate(plan.groups):

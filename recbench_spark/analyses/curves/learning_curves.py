@@ -189,14 +189,8 @@ def _rank_pairs(
     masked = ItemLists(prefixes.masked_offsets, users.items_p[prefixes.masked_p])
     known_x = keep_known_users(scorer, block, known_x)
     counts = drop_unknown_users(known_x, truth, _count(scorer, block, truth, masked, request))
-    return Rankings(
-        prefixes.truth_offsets,
-        users.ratings_p[prefixes.truth_p],
-        counts.above_p,
-        counts.tied_p,
-        counts.before_p,
-        counts.candidates_u,
-    )
+    relevance_p, ranks = users.ratings_p[prefixes.truth_p], (counts.above_p, counts.tied_p, counts.before_p)
+    return Rankings(prefixes.truth_offsets, relevance_p, *ranks, counts.candidates_u)
 
 
 def _count(

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -116,20 +116,20 @@ def _sum_weighted(
     """
     scaled = {}
     for name in plan.ratio_estimators:
-        own = [
-            _scale_parts(parts_by_metric[name, m], plan.scalings(name, m, part))
-            for m in plan.estimable_metrics(name)
-        ]
+        own = []
+        for metric in plan.estimable_metrics(name):
+            parts, (f, g) = parts_by_metric[name, metric], plan.scalings(name, metric, part)
+            own.append(Parts(parts.numerator * f, parts.denominator * g, _size_factor(parts)))
         if own:
             scaled[name] = _join_parts(own)
     if not scaled:
         return
     boot, start = plan.measured.bootstrap, 0
     sums = exposure.replicate_sums(_join_parts(list(scaled.values())), keys, boot.replicates, boot.seed)
-    for name, parts in scaled.items():
-        end = start + parts.numerator.shape[1]
-        moments = ratios.ratio_moments(parts.numerator, parts.denominator)
-        sizes = resampling.exact_sums(_size_factor(parts))
+    for name, joined in scaled.items():
+        end = start + joined.numerator.shape[1]
+        moments = ratios.ratio_moments(joined.numerator, joined.denominator)
+        sizes = resampling.exact_sums(_size_factor(joined))
         yield name, _concatenate(moments, sizes, sums[:, :, start:end])
         start = end
 
@@ -145,10 +145,6 @@ def _contributions(
             *what, estimators=estimators, settings=plan.settings, rewards=rewards
         )
     return parts
-
-
-def _scale_parts(parts: Parts, scalings: tuple[float, float]) -> Parts:
-    return Parts(parts.numerator * scalings[0], parts.denominator * scalings[1], _size_factor(parts))
 
 
 def _size_factor(parts: Parts) -> Floats:
@@ -312,13 +308,12 @@ def _finish(plan: EstimationPlan, table: pa.Table) -> pa.Table:
 
 def missing_estimates(plan: EstimationPlan) -> list[tuple[MetricColumn, str]]:
     """List columns without a value, each with the reason."""
-    return [
-        (column, reason)
-        for estimator in plan.estimators
-        for metric in plan.metrics
-        if (reason := plan.reason(estimator, metric)) and (estimator, metric) != (STRATIFIED, SUM)
-        for column in plan.columns(estimator, metric)
-    ]
+    missing = []
+    for estimator, metric in product(plan.estimators, plan.metrics):
+        reason = plan.reason(estimator, metric)
+        if reason and (estimator, metric) != (STRATIFIED, SUM):
+            missing += [(column, reason) for column in plan.columns(estimator, metric)]
+    return missing
 
 
 # ------------------------------------------------------------------------------- number of strata

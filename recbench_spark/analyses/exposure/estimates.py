@@ -112,9 +112,8 @@ def _check_chances(opened: InputRows) -> tuple[tuple[str, ...], CheckedInput]:
     require_names(names, ["propensity"], "propensities")
     keys = tuple(name for name in (*IDS, "rating") if name in names)
     if keys not in (("item_id",), IDS, ("rating",)):
-        raise ConfigError(
-            f"propensities by {', '.join(keys) or 'nothing'}", "item_id; user_id and item_id; or rating"
-        )
+        by = ", ".join(keys) or "nothing"
+        raise ConfigError(f"propensities by {by}", "item_id; user_id and item_id; or rating")
     values = {"propensity": DOUBLE, **({"rating": DOUBLE} if "rating" in keys else {})}
     ids = tuple(name for name in keys if name in IDS)
     return keys, check_input(opened, values, "propensities", ids=ids)

@@ -17,11 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.analyses.comparisons.kernels.significance import (
-    dependent_correlations,
-    kendall_tau_b,
-    minimum_detectable,
-)
+from recbench_spark.analyses.comparisons.kernels import significance
+from recbench_spark.analyses.comparisons.kernels.significance import kendall_tau_b
 from recbench_spark.analyses.exposure.kernels.exposure import divide_sums
 from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.resampling import percentile_interval
@@ -63,7 +60,7 @@ def compare_with_truth(own_m: Floats, other_m: Floats, truth_m: Floats) -> Lead:
     if len(own) < 2:
         return Lead(np.nan, np.nan, np.nan, np.nan, np.nan, len(own))
     taus = kendall_tau_b(truth, own), kendall_tau_b(truth, other), kendall_tau_b(own, other)
-    return Lead(*taus, *dependent_correlations(*taus, len(own)), len(own))
+    return Lead(*taus, *significance.dependent_correlations(*taus, len(own)), len(own))
 
 
 EXACT_SWAPS = 12
@@ -118,7 +115,7 @@ def find_visible_lead(other: float, between: float, models: int, level: float = 
     """
 
     def is_visible(lead: float) -> bool:
-        return dependent_correlations(other + lead, other, between, models)[1] <= level
+        return significance.dependent_correlations(other + lead, other, between, models)[1] <= level
 
     # Three correlations are possible together only if the first one is at most this.
     reach = other * between + np.sqrt((1 - other**2) * (1 - between**2)) - other
@@ -233,4 +230,4 @@ def summarise_spread(difference_r: Floats) -> Spread:
     low, high = percentile_interval(known[:, None])
     error = float(np.std(known, ddof=1))
     below = (1 + int((known <= 0).sum())) / (1 + len(known))
-    return Spread(below, float(low[0]), float(high[0]), error, minimum_detectable(error))
+    return Spread(below, float(low[0]), float(high[0]), error, significance.minimum_detectable(error))

@@ -55,21 +55,16 @@ def split(before: Mapping[str, Group], after: Mapping[str, Group]) -> list[Chang
         DataError: a night has no users.
     """
     first, second = _total(before, "before"), _total(after, "after")
-    centre = (_mean(first) + _mean(second)) / 2
+    users, centre = (first[0], second[0]), (_mean(first) + _mean(second)) / 2
     names = sorted({*before, *after})
-    return [
-        _change(g, before.get(g, (0, 0)), after.get(g, (0, 0)), (first[0], second[0]), centre)
-        for g in names
-    ]
+    return [_change(g, before.get(g, (0, 0)), after.get(g, (0, 0)), users, centre) for g in names]
 
 
 def _change(group: str, one: Group, two: Group, users: tuple[int, int], centre: Fraction) -> Change:
     share_1, share_2 = Fraction(one[0], users[0]), Fraction(two[0], users[1])
     mean_1, mean_2 = (_mean(night) if night[0] else None for night in (one, two))
-    known_1, known_2 = (
-        mean_1 if mean_1 is not None else mean_2,
-        mean_2 if mean_2 is not None else mean_1,
-    )
+    known_1 = mean_2 if mean_1 is None else mean_1
+    known_2 = mean_1 if mean_2 is None else mean_2
     if known_1 is None or known_2 is None:
         return Change(group, share_1, share_2, mean_1, mean_2, Fraction(0), Fraction(0))
     mix = (share_2 - share_1) * ((known_1 + known_2) / 2 - centre)

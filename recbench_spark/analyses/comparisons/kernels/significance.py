@@ -68,10 +68,9 @@ def pair_sums(values_um: Floats) -> Ints:
 def _block_sums(values_um: Floats) -> Ints:
     valid = (~np.isnan(values_um)).astype(np.float64)
     values = np.where(valid > 0, values_um, 0.0)
-    if (np.abs(values) > LARGEST).any():
-        raise DataError(
-            f"a value of {np.abs(values).max():g} is too large to compare exactly", "rescale it"
-        )
+    largest = np.abs(values).max(initial=0.0)
+    if largest > LARGEST:
+        raise DataError(f"a value of {largest:g} is too large to compare exactly", "rescale it")
     fixed = np.rint(values / UNIT)
     high = np.rint(fixed * 2.0**-HALF_BITS)
     low = fixed - high * 2.0**HALF_BITS

@@ -216,9 +216,7 @@ def choose_pair(means: Mapping[str, Floats], given: Sequence[int]) -> tuple[str,
     >>> choose_pair({"a": np.array([0.1, 0.4]), "b": np.array([0.3, 0.3])}, [1, 2])[:2]
     ('b', 'a')
     """
-    switches = {
-        pair: find_switch(*(means[name] for name in pair), given) for pair in combinations(means, 2)
-    }
+    switches = {(a, b): find_switch(means[a], means[b], given) for a, b in combinations(means, 2)}
     (first, second), switch = max(switches.items(), key=lambda one: one[1].value)
     order = (second, first) if switch.swapped else (first, second)
     return (*order, replace(switch, swapped=False))

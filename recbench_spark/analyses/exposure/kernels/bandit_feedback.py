@@ -15,15 +15,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from recbench_spark.analyses.exposure.kernels.exposure import (
-    MODELLED,
-    EstimatorSettings,
-    correction_weights,
-)
+from recbench_spark.analyses.exposure.kernels import exposure
+from recbench_spark.analyses.exposure.kernels.exposure import EstimatorSettings
 from recbench_spark.core.arrays import Floats
 from recbench_spark.errors import ConfigError, DataError, nearest
 
-ESTIMATORS = ("ips", "clipped_ips", "snips", *MODELLED)
+ESTIMATORS = ("ips", "clipped_ips", "snips", *exposure.MODELLED)
 
 
 @dataclass(frozen=True)
@@ -70,7 +67,7 @@ def _numerator(rounds: Rounds, name: str, settings: EstimatorSettings) -> Floats
         return np.full(len(rounds.weight), np.nan)
     if name == "dm":
         return rounds.policy
-    weight = correction_weights(name, rounds.weight, settings)
+    weight = exposure.correction_weights(name, rounds.weight, settings)
     return rounds.policy + weight * (rounds.reward - rounds.expected)
 
 

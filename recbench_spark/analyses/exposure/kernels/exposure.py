@@ -124,39 +124,30 @@ class Parts:
         return ratio * divide_sums(np.nansum(self.size, axis=0), users)
 
 
-def replicate_sums(
-    parts: Parts,
-    keys: npt.NDArray[Any],
-    replicates: int,
-    seed: int,
-    scalings: tuple[float, float] = (1.0, 1.0),
-) -> Ints:
+def replicate_sums(parts: Parts, keys: npt.NDArray[Any], replicates: int, seed: int) -> Ints:
     """Sum each bootstrap replicate, int64 (4, r, c).
 
     Sums are to be added over batches of users. The rows are numerators, denominators, sizes, and drawn
-    users. scalings: powers of two to multiply numerators and denominators before rounding to 2^-30, the
-    same for all batches: from all users' largest part by `ratios.scaling`.
+    users. They are rounded to 2^-30: numerators and denominators come multiplied by powers of two, the same
+    for all batches, from all users' largest part by `ratios.scaling`.
     """
     size = np.ones_like(parts.numerator) if parts.size is None else parts.size
     size = np.where(np.isnan(parts.numerator), np.nan, size)
-    values = [parts.numerator * scalings[0], parts.denominator * scalings[1], size]
-    sums, totals = bootstrap_sums(keys, np.concatenate(values, axis=1), replicates, seed)
+    values = np.concatenate([parts.numerator, parts.denominator, size], axis=1)
+    sums, totals = bootstrap_sums(keys, values, replicates, seed)
     c = size.shape[1]
     return np.stack([sums[:, :c], sums[:, c : 2 * c], sums[:, 2 * c :], totals[:, :c]])
 
 
-def replicate_estimates(
-    sums: Ints,
-    scalings: tuple[float, float] = (1.0, 1.0),
-    pooled: Callable[[Floats], Floats] | None = None,
-) -> Floats:
+def replicate_estimates(sums: Ints, pooled: Callable[[Floats], Floats] | None = None) -> Floats:
     """Return each replicate's estimate, (r, c).
 
-    sums: added `replicate_sums`; `pooled` as in `Parts`.
+    It is multiplied by the numerators' scaling over the denominators'. sums: added `replicate_sums`;
+    `pooled` as in `Parts`, for parts that are not scaled.
     """
-    ratio = replicate_ratios(sums[0], sums[1]) * (scalings[1] / scalings[0])
+    ratio = replicate_ratios(sums[0], sums[1])
     if pooled is not None:
-        return ratio * pooled(replicate_means(sums[1], sums[3]) / scalings[1])
+        return ratio * pooled(replicate_means(sums[1], sums[3]))
     return ratio * replicate_means(sums[2], sums[3])
 
 

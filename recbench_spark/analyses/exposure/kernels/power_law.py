@@ -11,7 +11,6 @@ appendices B and D.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -191,17 +190,14 @@ def alternatives(
     count = np.asarray(count_x, dtype=np.float64)[keep]
     items = np.asarray(items_x, dtype=np.float64)[keep]
     own = -law.alpha * np.log(count) - float(log_zeta(law.alpha, law.xmin))
-    others = {
-        "geometric": _geometric(count, items, law.xmin),
-        "lognormal": _lognormal(count, items, law.xmin),
-    }
-    return tuple(_against(name, own - other, items) for name, other in others.items())
-
-
-def _against(name: str, gap_x: Floats, items_x: Floats) -> Alternative:
-    n, ratio = float(items_x.sum()), float(items_x @ gap_x)
-    variance = float(items_x @ (gap_x - ratio / n) ** 2) / n
-    return Alternative(name, ratio, ratio / (n * variance) ** 0.5 if variance > 0 else float("nan"))
+    n, compared = float(items.sum()), []
+    for name, likelihoods in (("geometric", _geometric), ("lognormal", _lognormal)):
+        gap_x = own - likelihoods(count, items, law.xmin)
+        ratio = float(items @ gap_x)
+        variance = float(items @ (gap_x - ratio / n) ** 2) / n
+        z = ratio / (n * variance) ** 0.5 if variance > 0 else float("nan")
+        compared.append(Alternative(name, ratio, z))
+    return tuple(compared)
 
 
 def _geometric(count_x: Floats, items_x: Floats, xmin: int) -> Floats:
@@ -355,13 +351,10 @@ def _bounds(tails: Tails, alpha_t: Floats) -> Floats:
 
 def _law(tails: Tails, t: int, alpha: float, distance: float, method: Method) -> PowerLaw:
     start, tail = int(tails.count[t]), int(tails.tail[t])
-    errors: dict[Method, Callable[[], float]] = {
-        "approximate": lambda: (alpha - 1) / tail**0.5,
-        "exact": lambda: float(
-            (tail * _log_zeta_slopes(np.array(alpha), np.array(float(start)))[1]) ** -0.5
-        ),
-    }
-    return PowerLaw(alpha, errors[method](), start, tail, int(tails.tail[0]), distance, method)
+    error = (alpha - 1) / tail**0.5
+    if method == "exact":
+        error = float((tail * _log_zeta_slopes(np.array(alpha), np.array(float(start)))[1]) ** -0.5)
+    return PowerLaw(alpha, error, start, tail, int(tails.tail[0]), distance, method)
 
 
 def _simulate(body_x: Ints, items_x: Ints, law: PowerLaw, rng: np.random.Generator) -> tuple[Ints, Ints]:

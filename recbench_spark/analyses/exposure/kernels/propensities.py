@@ -18,6 +18,7 @@ import numpy.typing as npt
 from recbench_spark.analyses.exposure.kernels.power_law import PowerLaw
 from recbench_spark.core.arrays import Floats
 from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.metrics.kernels.chunk import divide
 
 Scale = Literal["as_is", "largest", "interactions"]
 
@@ -55,11 +56,9 @@ def relative_frequency(count_n: npt.NDArray[Any], users: int) -> Floats:
     Users are those in the log; the item's quality is ignored.
     """
     if users < 1:
-        raise DataError(
-            f"relative frequencies need users, and there are {users}", "the training part is empty"
-        )
-    chance: Floats = np.asarray(count_n, dtype=np.float64) / users
-    return chance
+        what = f"relative frequencies need users, and there are {users}"
+        raise DataError(what, "the training part is empty")
+    return np.asarray(count_n, dtype=np.float64) / users
 
 
 POWERS: dict[str, Callable[[npt.NDArray[Any], PowerLaw], Floats]] = {
@@ -88,10 +87,7 @@ def naive_bayes(logged_r: npt.NDArray[Any], sample_r: npt.NDArray[Any], cells: i
     logged, sample = np.asarray(logged_r, dtype=np.float64), np.asarray(sample_r, dtype=np.float64)
     if not logged.sum() or not sample.sum():
         raise DataError("naive Bayes needs logged and randomly drawn ratings", "give an open loop")
-    joint = logged / cells
-    chance: Floats = np.full(joint.shape, np.nan)
-    np.divide(joint * sample.sum(), sample, out=chance, where=sample > 0)
-    return chance
+    return divide(logged / cells * sample.sum(), sample, np.nan)
 
 
 def scale(propensity_x: Floats, items_x: npt.NDArray[Any], how: Scale, per_user: float = 0.0) -> float:

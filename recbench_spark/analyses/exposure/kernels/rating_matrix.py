@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from recbench_spark.analyses.exposure.kernels.propensities import check
 from recbench_spark.core.arrays import Floats, Ints
+from recbench_spark.metrics.kernels.chunk import divide
 
 Loss = Literal["squared", "absolute"]
 
@@ -73,9 +74,8 @@ def parts(sums: npt.NDArray[Any]) -> tuple[Floats, Floats]:
     From sums (..., s), for `ratios.ratio_moments` (over users) or a bootstrap; an estimate is a ratio of
     their totals.
     """
-    known, cells, loss, weighted, weight, correction, imputed = np.moveaxis(
-        np.asarray(sums, dtype=np.float64), -1, 0
-    )
+    by_column = np.moveaxis(np.asarray(sums, dtype=np.float64), -1, 0)
+    known, cells, loss, weighted, weight, correction, imputed = by_column
     numerators = [loss, weighted, weighted, imputed + correction]
     return np.stack(numerators, axis=-1), np.stack([known, cells, weight, cells], axis=-1)
 
@@ -87,7 +87,5 @@ def from_totals(totals: npt.NDArray[Any]) -> dict[str, Floats]:
     cells, needs chances. snips: divided by sum 1 / p, at any scale. dr: imputed errors over all cells,
     corrected by the known ratings: right if the propensities or the model are right.
     """
-    numerator, denominator = parts(totals)
-    value: Floats = np.full(numerator.shape, np.nan)
-    np.divide(numerator, denominator, out=value, where=denominator > 0)
+    value = divide(*parts(totals), np.nan)
     return {name: value[..., e] for e, name in enumerate(ESTIMATES)}

@@ -547,16 +547,17 @@ def test_replicates_are_weighted_estimates(estimator: str) -> None:
         rankings, chance, ["hit"], (3, 9), COUNT, estimators=[estimator], settings=SETTINGS
     )[estimator, "hit"]
     parts.numerator[:7] = parts.denominator[:7] = np.nan
-    scalings = (scaling(float(np.nanmax(parts.numerator))), scaling(float(np.nanmax(parts.denominator))))
-    whole = exposure.replicate_sums(parts, keys, 12, 4, scalings)
+    f, g = scaling(float(np.nanmax(parts.numerator))), scaling(float(np.nanmax(parts.denominator)))
+    scaled = Parts(parts.numerator * f, parts.denominator * g, parts.size)
+    whole = exposure.replicate_sums(scaled, keys, 12, 4)
     rows = [slice(0, 100), slice(100, 300)]
     batches = [
-        exposure.replicate_sums(Parts(*(x[r] for x in part)), keys[r], 12, 4, scalings)
+        exposure.replicate_sums(Parts(*(x[r] for x in part)), keys[r], 12, 4)
         for r in rows
-        for part in [[x for x in (parts.numerator, parts.denominator, parts.size) if x is not None]]
+        for part in [[x for x in (scaled.numerator, scaled.denominator, scaled.size) if x is not None]]
     ]
     assert (np.sum(batches, axis=0) == whole).all()
-    result = exposure.replicate_estimates(whole, scalings)
+    result = exposure.replicate_estimates(whole) * (g / f)
     for r, weight in enumerate(poisson_weights(keys, 12, 4).T):
         drawn = [None if x is None else np.repeat(x, weight, axis=0) for x in vars(parts).values()]
         np.testing.assert_allclose(result[r], Parts(*drawn).estimate(), rtol=1e-7)  # type: ignore[arg-type]
