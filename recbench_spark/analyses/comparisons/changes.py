@@ -165,24 +165,15 @@ _SUMS = ("users_before", "high_before", "low_before", "users_after", "high_after
 _CELL_TYPES = (pa.int32(), *(pa.string(),) * 3, pa.int32(), *(pa.string(),) * 2)
 
 
-@dataclass(frozen=True)
-class Cell:
-    """Some users in one cell, on both nights.
-
-    A cell is a pair, part, metric and definition. values: (2, u, c), NaN for users left out; labels: group
-    key -> labels, (2, u).
-    """
-
-    key: tuple[Any, ...]
-    values: Floats
-    labels: Mapping[str, npt.NDArray[Any]]
+Labels = dict[str, npt.NDArray[Any]]
+"""Users' labels on both nights, (2, u), by group key."""
 
 
 def _task_sums(plan: ChangePlan, batches: Batches) -> Batches:
     """Sum some users' rows; users must be complete."""
-    for cell in _read_cells(plan, pa.Table.from_batches(batches).combine_chunks()):
-        for group, sums in _group_sums(cell):
-            yield _sum_batch((*cell.key, *group), sums, plan)
+    for key, values, labels in _read_cells(plan, pa.Table.from_batches(batches).combine_chunks()):
+        for group, sums in _group_sums(values, labels):
+            yield _sum_batch((*key, *group), sums, plan)
 
 
 def _sum_batch(key: tuple[Any, ...], sums: Ints, plan: ChangePlan) -> pa.RecordBatch:
@@ -197,7 +188,11 @@ def _sum_batch(key: tuple[Any, ...], sums: Ints, plan: ChangePlan) -> pa.RecordB
     return pa.RecordBatch.from_arrays([*keys, *columns], [*_CELL, "group_value", *_SUMS])
 
 
-def _read_cells(plan: ChangePlan, table: pa.Table) -> Iterator[Cell]:
+def _read_cells(plan: ChangePlan, table: pa.Table) -> Iterator[tuple[tuple[Any, ...], Floats, Labels]]:
+    """Yield each cell's key (`_NAMES`), its users' values, (2, u, c), and labels.
+
+    Values are NaN for users left out.
+    """
     values_rc = read_cutoffs(table, plan.ks)
     run_r, relevant_r = (table.column(name).to_numpy() for name in ("run", "n_relevant"))
     user_r = table.column("user_id").combine_chunks().dictionary_encode().indices.to_numpy()
@@ -217,7 +212,7 @@ def _read_cells(plan: ChangePlan, table: pa.Table) -> Iterator[Cell]:
         for key, label_r in zip(plan.slices, labels_sr, strict=True):
             own[key] = np.full(relevant.shape, UNLABELLED, dtype=object)
             own[key][cells] = label_r[rows]
-        yield Cell(tuple(key[int(rows[0])].as_py() for key in keys), values, own)
+        yield tuple(key[int(rows[0])].as_py() for key in keys), values, own
 
 
 def _equal_key_ranges(keys: list[pa.Array]) -> list[Ints]:
@@ -240,19 +235,19 @@ def activity_label(relevant: Ints) -> npt.NDArray[Any]:
     return names[bits]
 
 
-def _group_sums(cell: Cell) -> Iterator[tuple[tuple[str, str], Ints]]:
+def _group_sums(values: Floats, labels: Labels) -> Iterator[tuple[tuple[str, str], Ints]]:
     """Count users and add their values exactly in each group.
 
     Sums are (2, c, 3), for both nights and all cut-offs.
     """
-    has_value = ~np.isnan(cell.values)
+    has_value = ~np.isnan(values)
     both, either = has_value.all(axis=0), has_value.any(axis=0)
     members = {"stayed": both, "left": either & ~has_value[1], "joined": either & ~has_value[0]}
     for name, member_uc in members.items():
-        yield (USERS, name), _exact_sums(np.where(member_uc, cell.values, np.nan))
-    for key, labels in cell.labels.items():
-        for name in np.unique(labels):
-            yield (key, name), _exact_sums(np.where((labels == name)[:, :, None], cell.values, np.nan))
+        yield (USERS, name), _exact_sums(np.where(member_uc, values, np.nan))
+    for key, own in labels.items():
+        for name in np.unique(own):
+            yield (key, name), _exact_sums(np.where((own == name)[:, :, None], values, np.nan))
 
 
 def _exact_sums(values: Floats) -> Ints:

@@ -298,25 +298,7 @@ def split_curves(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 # ------------------------------------------------------------------------------- sums over users
 
 
-@dataclass
-class CurveTotals:
-    """A curve's sums over users, for all columns.
-
-    Columns are cut-offs x points, and for NDCG its means over the points.
-
-    Attributes:
-        given, ks: points and cut-offs.
-        sums: moments (c, 5), users below 0 (c,), bootstrap sums (b, c) and weights (b, c).
-    """
-
-    given: list[int]
-    ks: list[int | None]
-    sums: tuple[Ints, ...]
-
-    def add(self, other: CurveTotals) -> CurveTotals:
-        """Add both sums; the order changes no bit."""
-        both = zip(self.sums, other.sums, strict=True)
-        return CurveTotals(self.given, self.ks, tuple(one + more for one, more in both))
+_SUMS = ("moments", "below", "boot", "weights")
 
 
 def sum_curves(bootstrap: Bootstrap, batches: Batches) -> Batches:
@@ -325,19 +307,26 @@ def sum_curves(bootstrap: Bootstrap, batches: Batches) -> Batches:
     One run's rows stand together, so a task holds one run's sums: 16 bytes per metric, cut-off, point and
     replicate, at most 256 MiB (`config.evaluation.MAX_CURVE_SUMS`).
     """
-    totals: dict[tuple[str, ...], CurveTotals] = {}
+    totals: dict[tuple[str, ...], dict[str, Any]] = {}
     for batch in batches:
         for rows in split_curves(batch):
             key = tuple(rows.column(name)[0].as_py() for name in CURVE_KEY)
             if totals and key[0] != next(iter(totals))[0]:
                 yield from _totals_batches(totals)
                 totals = {}
-            summed = _sum_rows(rows, bootstrap)
-            totals[key] = totals[key].add(summed) if key in totals else summed
+            total = _sum_rows(rows, bootstrap)
+            if key in totals:  # the order of additions changes no bit
+                total |= {name: totals[key][name] + total[name] for name in _SUMS}
+            totals[key] = total
     yield from _totals_batches(totals)
 
 
-def _sum_rows(rows: pa.RecordBatch, bootstrap: Bootstrap) -> CurveTotals:
+def _sum_rows(rows: pa.RecordBatch, bootstrap: Bootstrap) -> dict[str, Any]:
+    """Return points, cut-offs and sums of one curve, for all columns.
+
+    Columns are cut-offs x points, and for NDCG its means over the points. The sums are moments (c, 5),
+    users below 0 (c,), bootstrap sums (b, c) and weights (b, c), each end to end.
+    """
     values_ucl = read_values(rows)
     columns = values_ucl.reshape(rows.num_rows, -1)
     if rows.column("metric")[0].as_py() == CURVE_METRIC:
@@ -345,20 +334,16 @@ def _sum_rows(rows: pa.RecordBatch, bootstrap: Bootstrap) -> CurveTotals:
     keys_u = rows.column("user_key").to_numpy()
     boot, weights = resampling.bootstrap_sums(keys_u, columns, bootstrap.replicates, bootstrap.seed)
     below = (columns < 0).sum(axis=0).astype(np.int64)
-    sums = (resampling.moments(columns), below, boot, weights)
-    return CurveTotals(rows.column("given")[0].as_py(), rows.column("ks")[0].as_py(), sums)
+    sums = (part.reshape(-1) for part in (resampling.moments(columns), below, boot, weights))
+    total = {name: rows.column(name)[0].as_py() for name in ("given", "ks")}
+    return {**total, **dict(zip(_SUMS, sums, strict=True))}
 
 
-def _totals_batches(totals: Mapping[tuple[str, ...], CurveTotals]) -> Batches:
+def _totals_batches(totals: Mapping[tuple[str, ...], dict[str, Any]]) -> Batches:
     for key, total in totals.items():
-        names = zip(("moments", "below", "boot", "weights"), total.sums, strict=True)
-        row = {
-            **{name: [value] for name, value in zip(CURVE_KEY, key, strict=True)},
-            "given": [total.given],
-            "ks": [total.ks],
-            **{name: [numbers.reshape(-1)] for name, numbers in names},
-        }
-        yield pa.RecordBatch.from_pydict(row, schema=CURVE_TOTALS)
+        row = {**dict(zip(CURVE_KEY, key, strict=True)), **total}
+        columns = {name: [value] for name, value in row.items()}
+        yield pa.RecordBatch.from_pydict(columns, schema=CURVE_TOTALS)
 
 
 def finish_curves(bootstrap: Bootstrap, table: pa.Table) -> pa.Table:

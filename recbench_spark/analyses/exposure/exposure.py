@@ -259,9 +259,8 @@ def _add_weights(rows: pa.Table) -> pa.Table:
 
 
 def _sum_weights(threshold: float | None, batches: Batches) -> Batches:
-    for batch in batches:
-        for part, users in split_by_part(batch):
-            yield _part_weights(part, users, threshold)
+    for part, users in (own for batch in batches for own in split_by_part(batch)):
+        yield _part_weights(part, users, threshold)
 
 
 def _part_weights(part: str, users: pa.RecordBatch, threshold: float | None) -> pa.RecordBatch:

@@ -43,16 +43,6 @@ CELLS_AT_ONCE = 1 << 20
 CELL = ("user_id", "item_id")
 
 
-class IdFeatures(NamedTuple):
-    """User or item features: rows with an id and numbers.
-
-    `names` has the number columns.
-    """
-
-    rows: ChangedRows
-    names: tuple[str, ...]
-
-
 @dataclass(frozen=True)
 class CellRule:
     """Features and draw by which tasks sum their users' cells.
@@ -98,7 +88,7 @@ class Odds:
 # ---------------------------------------------------------------------------------------- features
 
 
-def open_features(engine: Engine, path: str, key: str) -> IdFeatures:
+def open_features(engine: Engine, path: str, key: str) -> ChangedRows:
     """Open key, 0, 1 ...: the id, and all other columns.
 
     Columns 0, 1 ... are numbers; NaN where a value is none.
@@ -112,9 +102,9 @@ def open_features(engine: Engine, path: str, key: str) -> IdFeatures:
         raise SchemaError(
             f"{what} has no column beside {key}", "give one number per feature; write categories as 0 and 1"
         )
-    names = tuple(map(str, range(len(columns))))
+    names = (key, *map(str, range(len(columns))))
     change = partial(_read_numbers, key=key, columns=columns, what=what)
-    return IdFeatures(ChangedRows(table.rows, (key, *columns), change, (key, *names)), names)
+    return ChangedRows(table.rows, (key, *columns), change, names)
 
 
 def _read_numbers(rows: pa.Table, key: str, columns: Sequence[str], what: str) -> pa.Table:
@@ -133,7 +123,7 @@ def _list_distinct(tables: Iterable[pa.Table], key: str) -> pa.Array:
     return distinct_ids([table.column(key) for table in tables])
 
 
-def join_items(ids: pa.Array, features: IdFeatures | None) -> pa.Table:
+def join_items(ids: pa.Array, features: ChangedRows | None) -> pa.Table:
     """Return item_id and features; the driver holds them.
 
     Raises:
@@ -141,11 +131,10 @@ def join_items(ids: pa.Array, features: IdFeatures | None) -> pa.Table:
     """
     if features is None:
         return pa.table({"item_id": ids})
-    tasks = features.rows.each(("item_id", *features.names), partial(_take_items, ids=ids))
-    joined = _look_up(ids, pa.concat_tables(chain.from_iterable(tasks)), "item_id", features.names)
+    tasks = features.each(features.names, partial(_take_items, ids=ids))
+    joined = _look_up(ids, pa.concat_tables(chain.from_iterable(tasks)), "item_id", features.names[1:])
     joined.facts.refuse("item_id")
-    columns = dict(zip(features.names, joined.values_rf.T, strict=True))
-    return pa.table({"item_id": ids, **columns})
+    return pa.table([ids, *joined.values_rf.T], list(features.names))
 
 
 def _take_items(tables: Iterable[pa.Table], ids: pa.Array) -> list[pa.Table]:
@@ -200,11 +189,11 @@ def _look_up(ids: pa.Array, stored: pa.Table | None, key: str, names: Sequence[s
 # --------------------------------------------------------------------------------------------- fit
 
 
-def deal_cells(engine: Engine, rows: Rows, features: IdFeatures | None, tasks: int) -> TaskRows:
+def deal_cells(engine: Engine, rows: Rows, features: ChangedRows | None, tasks: int) -> TaskRows:
     """Deal a log's ids, and users' features, by user."""
     sides = [Side(0, rows, CELL)]
     if features is not None:
-        sides.append(Side(1, features.rows, ("user_id", *features.names)))
+        sides.append(Side(1, features, features.names))
     return blocks.deal_sides(engine, sides, tasks)
 
 

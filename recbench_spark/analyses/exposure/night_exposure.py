@@ -161,8 +161,9 @@ def _kernel_settings(exposure: Exposure) -> EstimatorSettings:
 
 def list_findings(context: ExposureContext, plan: EstimationPlan) -> list[Check]:
     """Return checks independent from estimated values."""
+    detail = "they count as the least shown of the others"
     return [
-        _check_unknown_items(context),
+        warn_above_zero("exposure: items without a propensity", context.unknown_items, detail),
         *(check for part in plan.parts for check in weight_checks(part, plan, context)),
         *reason_checks(plan),
         *ideal_checks(plan),
@@ -212,11 +213,6 @@ class LowerBoundCheck(Check):
     def passed(self) -> bool:
         """True if the number is large enough."""
         return self.threshold is None or self.observed >= self.threshold
-
-
-def _check_unknown_items(context: ExposureContext) -> Check:
-    detail = "they count as the least shown of the others"
-    return warn_above_zero("exposure: items without a propensity", context.unknown_items, detail)
 
 
 def weight_checks(part: str, plan: EstimationPlan, context: ExposureContext) -> list[Check]:

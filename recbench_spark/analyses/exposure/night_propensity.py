@@ -174,9 +174,9 @@ def _fit_features(exposed: ExposureLog, settings: Propensities, *, cells: bool) 
     of_users, of_items = of.get("user_id"), of.get("item_id")
     select = partial(fitting.select_rows, parts=exposed.parts)
     rows = ChangedRows(exposed.rows, (*IDS, "part"), select, IDS)
-    catalogue = exposed.items or (of_items.rows if of_items else rows)
+    catalogue = exposed.items or of_items or rows
     items = logistic.join_items(logistic.list_ids(catalogue, "item_id"), of_items)
-    names_f, names_g = (one.names if one else () for one in (of_users, of_items))
+    names_f, names_g = (one.names[1:] if one else () for one in (of_users, of_items))
     rule = logistic.CellRule(share_table(store.scratch, items), names_f, names_g, settings.rate, SEED)
     tasks = engine.count_tasks(sum(rows.each(("user_id",), count_table_rows)))
     name, floor = method_name(store, settings), settings.floor or 0.0
