@@ -30,12 +30,11 @@ from recbench_spark.sources.text_layouts import REPLACEMENT
 from recbench_spark.sources.text_pieces import BAD_LINE, FILE, HIDDEN, LinePiece, cut_text
 from recbench_spark.sources.times import CHECKED
 from recbench_spark.storage.blocks import ChangedRows, Engine, Rows
-from recbench_spark.storage.catalogs import is_delta
 from recbench_spark.storage.frame_blocks import FrameRows
 from recbench_spark.storage.shared_arrays import escape_path
+from recbench_spark.storage.spark_places import is_delta, share_access
 from recbench_spark.storage.sql_quotes import quote_sql
 from recbench_spark.storage.uris import is_object_storage
-from recbench_spark.storage.warehouse import share_access
 
 
 def open_log(spark: SparkSession, dataset: Dataset, *, placed: bool = False) -> OpenedLog:
