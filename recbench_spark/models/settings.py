@@ -17,8 +17,14 @@ from recbench_spark.models.fold_in_kinds import FoldInRidge
 from recbench_spark.retrieval.settings import AnyIndexSettings
 from recbench_spark.storage.uris import place_side
 
-KIND_MODULES = ("networks.settings", "rating.means", "graph", "rating.kinds", "cornac")
-"""Modules of this package with more kinds, in the order of their import: the last ones compile kernels."""
+KIND_MODULES: dict[str, tuple[str, ...]] = {
+    "rating.means": ("means",),
+    "networks.settings": ("gru4rec", "lightgcn", "memn2n", "mf_bpr", "sasrec"),
+    "graph": ("graph", "graphsage", "pinsage"),
+    "cornac": ("cornac",),
+    "rating.kinds": (),
+}
+"""Modules of this package with more kinds. All others stand in the last one, which compiles kernels."""
 
 
 class Provenance(Strict):
@@ -131,9 +137,10 @@ def model_class(kind: str) -> type[ModelConfig]:
     """
     if ":" in kind:
         return import_class(kind)
-    for module in KIND_MODULES:
-        if kind not in MODELS:
-            import_module(f"{__package__}.{module}")
+    if kind not in MODELS:
+        others = list(KIND_MODULES)[-1]
+        module = next((module for module, kinds in KIND_MODULES.items() if kind in kinds), others)
+        import_module(f"{__package__}.{module}")
     if kind not in MODELS:
         raise ConfigError(f"no model of kind '{kind}'", nearest(kind, list_kinds()))
     return MODELS[kind]
