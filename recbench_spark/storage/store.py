@@ -213,6 +213,11 @@ class Store(FileTables):
             rows = rows.where(F.col(name).isin(list(wanted)))
         return FrameRows(rows, most)
 
+    def visible(self, table: Table) -> DataFrame:
+        """Return a result table's rows whose run has succeeded."""
+        succeeded = self.read(RUNS).where("status = 'succeeded'").select("run_id")
+        return self.read(table).join(F.broadcast(succeeded), "run_id", "left_semi")
+
     def read_rows(
         self, table: Table, filters: Filters = (), columns: Sequence[str] | None = None
     ) -> pa.Table:
