@@ -102,9 +102,8 @@ def check_table(
 def check_names(names: Sequence[str], needed: Sequence[str], what: str, path: str) -> None:
     """Refuse missing columns, and misspelt ones which change results."""
     require_columns(names, needed, f"{what} {path}", path)
-    refuse_misspelt(
-        names, text_layouts.OPTIONAL_COLUMNS.get(what.partition(" of ")[0], ()), f"{what} {path}"
-    )
+    optional = text_layouts.OPTIONAL_COLUMNS.get(what.partition(" of ")[0], ())
+    refuse_misspelt(names, optional, f"{what} {path}")
 
 
 def convert_columns(
@@ -131,9 +130,8 @@ def convert_columns(
     for name in dict.fromkeys(names):
         raw = arrow_rows.read_column(stored.table, name, where)
         if name in IDS and stored.line:
-            field, column = _convert_field_ids(
-                stored.table.schema.field(name), raw, where, problems, floats
-            )
+            own = stored.table.schema.field(name)
+            field, column = _convert_field_ids(own, raw, where, problems, floats)
         elif name in IDS:
             field, column = _convert_ids(stored.table, name, where)
         elif name in text_layouts.NUMBER_COLUMNS or name == "rank":

@@ -104,9 +104,8 @@ class ParquetFiles:
     def look(self, path: str) -> tuple[pa.Schema, list[tuple[table_scans.Piece, int]]]:
         """Read a file's footer."""
         footer = table_scans.read_footer(path)
-        return table_scans.spark_schema(footer.schema), [
-            (one, one.rows) for one in table_scans.list_row_groups([path], [footer])
-        ]
+        groups = table_scans.list_row_groups([path], [footer])
+        return table_scans.spark_schema(footer.schema), [(one, one.rows) for one in groups]
 
     def read(self, path: str, piece: table_scans.Piece, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield a row group in batches."""

@@ -158,10 +158,8 @@ def _remote_identity(spark: SparkSession, path: str, named: bool) -> str:
     files: list[digests.Content] = []
     with explain_errors(path):
         for row in small.unionByName(large).collect():
-            whole = row.length > REMOTE_BYTES
-            files.append(
-                digests.make_content(root, unquote(row.path), row.length, row.digest, named or whole)
-            )
+            by_name = named or row.length > REMOTE_BYTES
+            files.append(digests.make_content(root, unquote(row.path), row.length, row.digest, by_name))
     if not files:
         raise DataError(f"no files at {path}", "check the path")
     return digests.files_identity(files)

@@ -400,9 +400,8 @@ def type_table(table: pa.Table, rules: Typing, *, keep_errors: bool = False) -> 
             return table, InputFacts(len(table), ids={name: wrong}, problems=problems)
     values = {name: _convert(table, name, kind, rules.what) for name, kind in rules.values.items()}
     if rules.vectors:
-        values["vector"] = arrow_rows.as_vectors(
-            arrow_rows.read_column(table, "vector", rules.what), rules.what
-        )
+        vectors = arrow_rows.read_column(table, "vector", rules.what)
+        values["vector"] = arrow_rows.as_vectors(vectors, rules.what)
         values["bias"] = pa.array(np.zeros(len(table)))
         if rules.bias:
             values["bias"] = arrow_rows.as_double(arrow_rows.read_column(table, "bias", rules.what), "bias")

@@ -98,9 +98,9 @@ def _warn_other_spelling(
     overlap: ids.IdOverlap, sides: ids.IdSides, name: str, what: tuple[str, str]
 ) -> list[Check]:
     """Warn if nearly all ids would match in another spelling."""
-    respelling = (
-        ids.find_other_spelling(overlap, sides, ids.NEARLY_ALL) if overlap.share < ids.NEARLY_ALL else None
-    )
+    if overlap.share >= ids.NEARLY_ALL:
+        return []
+    respelling = ids.find_other_spelling(overlap, sides, ids.NEARLY_ALL)
     if respelling is None:
         return []
     (meeting, without), (left, right) = respelling, sides.drop_common().read_examples()

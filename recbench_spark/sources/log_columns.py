@@ -180,9 +180,8 @@ def _is_epoch(column: ColumnFacts) -> bool:
     if column.highest is None:
         return False
     lowest = column.highest if column.lowest in (None, 0, -1) else column.lowest
-    return times.guess_unit(column.highest) is not None and times.guess_unit(lowest) == times.guess_unit(
-        column.highest
-    )
+    unit = times.guess_unit(column.highest)
+    return unit is not None and unit == times.guess_unit(lowest)
 
 
 def _is_compact(column: ColumnFacts) -> bool:

@@ -134,9 +134,8 @@ def _open_folder(place: str, files: Sequence[str], given: _TextSettings) -> LogF
     if ratings:
         return _open_text(ratings[0], given)
     objects = (".json", ".jsonl", ".ndjson")
-    if local_files.text_separator(place, files) or (
-        names and all(local_files.bare_name(one).endswith(objects) for one in names)
-    ):
+    are_objects = bool(names) and all(local_files.bare_name(one).endswith(objects) for one in names)
+    if are_objects or local_files.text_separator(place, files):
         return replace(_open_text(files[0], given), path=place)
     typed = [one for one in names if one.endswith(PARQUET) or find_name(one)]
     if typed:
@@ -263,9 +262,8 @@ def _find_encoding(place: str, given: str | None) -> tuple[str, str]:
     Raises:
         ConfigError: the caller's encoding is not known here. DataError: it is UTF-16 or UTF-32.
     """
-    if local_files.read_head(place).startswith(local_files.WIDE_MARKS) or (given or "").lower().startswith(
-        WIDE
-    ):
+    has_mark = local_files.read_head(place).startswith(local_files.WIDE_MARKS)
+    if has_mark or (given or "").lower().startswith(WIDE):
         raise DataError(f"{place} is text in UTF-16 or UTF-32", TO_UTF8)
     if given is not None:
         try:

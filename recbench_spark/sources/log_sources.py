@@ -209,9 +209,8 @@ def _estimate_rows(path: str, layout: text_pieces.TextLayout) -> int:
         whole = head[: head.rfind(b"\n") + 1] or head
         rows = whole.count(b"\n")
         if not (isinstance(layout, text_pieces.Fields) and layout.is_multiline):
-            rows = len(
-                text_pieces.cut_text(whole, text_pieces.LinePiece(path, 0, -1, layout), [text_pieces.FILE])
-            )
+            piece = text_pieces.LinePiece(path, 0, -1, layout)
+            rows = len(text_pieces.cut_text(whole, piece, [text_pieces.FILE]))
         return round(rows * max(text_pieces.measure_text(path) / len(whole), 1)) if whole else 0
     return 0
 

@@ -169,9 +169,8 @@ def _convert(stored: blocks.Rows, rules: LogRules, kept: Sequence[int]) -> block
     """Return the usable rows; pieces know how many come before."""
     if isinstance(stored, blocks.PieceRows):
         pieces = tuple(zip([0, *accumulate(kept)], stored.pieces, strict=False))
-        return blocks.PieceRows(
-            stored.engine, pieces, partial(read_converted, read=stored.read, rules=rules)
-        )
+        read = partial(read_converted, read=stored.read, rules=rules)
+        return blocks.PieceRows(stored.engine, pieces, read)
     return blocks.ChangedRows(stored, rules.columns, partial(convert_rows, rules=rules), rules.names)
 
 

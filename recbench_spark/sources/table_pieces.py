@@ -107,9 +107,8 @@ def find_layout(path: str) -> Fields | Layout | None:
     """Return a text file's or folder's layout, else None."""
     if (name := local_files.bare_name(path)) in LAYOUTS:
         return LAYOUTS[name]
-    if Path(path).is_file() and (
-        kind := local_files.trec_kind(local_files.head_lines(local_files.read_head(path)))
-    ):
+    head = local_files.read_head(path) if Path(path).is_file() else b""
+    if kind := local_files.trec_kind(local_files.head_lines(head)):
         return Fields(TREC_FIELDS[kind], BLANKS)
     place = find_place(path)
     sep = local_files.text_separator(path, list_files(place) if is_remote(place) else None)

@@ -278,9 +278,8 @@ class Fields(TextLayout):
         fits = pc.equal(pc.list_value_length(parts), len(self.names))
         wanted = [name for name in self.columns if name in columns]
         fields = _take_fields(parts, fits, map(self.names.index, wanted), len(self.names), null=self.null)
-        return _make_table(
-            dict(zip(wanted, fields, strict=True)), pc.if_else(fits, NO_TEXT, lines), comments
-        )
+        bad = pc.if_else(fits, NO_TEXT, lines)
+        return _make_table(dict(zip(wanted, fields, strict=True)), bad, comments)
 
     def _split(self, lines: pa.Array, path: str) -> pa.Array:
         quotes, blanks = self.quotes, self.sep == BLANKS
@@ -339,9 +338,8 @@ class ItemLines(TextLayout):
         fits = pc.match_substring_regex(lines, LISTED if self.listed else WHOLE_NUMBERS)
         wrong = lines.filter(pc.invert(fits))
         good = lines.filter(fits)
-        parts = text_lines.split_tokens(
-            pc.replace_substring_regex(good, "[(),]", " ") if self.listed else good
-        )
+        good = pc.replace_substring_regex(good, "[(),]", " ") if self.listed else good
+        parts = text_lines.split_tokens(good)
         line_r, value_r = pc.list_parent_indices(parts), pc.list_flatten(parts)
         starts = np.asarray(parts.offsets)[:-1] - parts.offsets[0].as_py()
         keep = _mark_negatives(line_r, value_r, starts) if self.listed else np.ones(len(value_r), np.bool_)

@@ -103,9 +103,8 @@ def open_log_rows(engine: blocks.Engine, files: ColumnarLog) -> blocks.PieceRows
     # start.
     cores = engine.cores
     readers = min(len(files.groups), cores * -(-files.n // (cores * ROWS_PER_READER)))
-    return blocks.PieceRows(
-        engine, range(readers), partial(columnar.read_log, files=files, readers=readers)
-    )
+    read = partial(columnar.read_log, files=files, readers=readers)
+    return blocks.PieceRows(engine, range(readers), read)
 
 
 def find_cut(log: OpenedLog, split: Split, zone: tzinfo) -> tuple[int, int, int] | None:

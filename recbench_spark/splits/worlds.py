@@ -155,10 +155,8 @@ def true_factors(engine: Engine, world: WorldSettings) -> tuple[Blocks, Blocks]:
     items = cut_parts(range(world.items), 1 + world.items // 100_000)
 
     def open_side(side: str, pieces: Sequence[range]) -> Blocks:
-        read = partial(_read_sides, world=world, side=side)
-        return Blocks(
-            engine.parallelize(pieces, len(pieces)), return_rows, tuple(SIDES[side].names), read=read
-        )
+        read, names = partial(_read_sides, world=world, side=side), tuple(SIDES[side].names)
+        return Blocks(engine.parallelize(pieces, len(pieces)), return_rows, names, read=read)
 
     return open_side("user", list_pieces(world)), open_side("item", items)
 
