@@ -382,7 +382,8 @@ def draw_open_loop(users: Ints, seen_r: Ints, world: WorldSettings) -> tuple[Int
         item_r = (hash_longs(slot_r, start_u[user_r]) % np.uint64(world.items)).astype(np.int64)
         pair_r = user_r * world.items + item_r
         _, first = np.unique(pair_r, return_index=True)
-        fresh = np.sort(first[~np.isin(pair_r[first], seen_r)])
+        place_f = np.searchsorted(seen_r, pair_r[first])  # of the end of `seen_r`: no pair, -1
+        fresh = np.sort(first[np.append(seen_r, -1)[place_f] != pair_r[first]])
         fresh_u = np.bincount(user_r[fresh], minlength=len(users))
         if (fresh_u >= wanted_u).all():
             break
