@@ -364,7 +364,8 @@ def _keys_at(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
         tagged = [o for o in options if step in get_args(_kind_annotation(o))]
         current = (tagged or options or [current])[0] if tagged or len(options) == 1 else options
     chosen = current if isinstance(current, list) else [current]
-    return [name for option in chosen for name in getattr(option, "model_fields", {})]
+    fields = [pair for option in chosen for pair in getattr(option, "model_fields", {}).items()]
+    return [field.alias or name for name, field in fields]
 
 
 def _kind_annotation(model: Any) -> Any:

@@ -314,7 +314,9 @@ def write_labelled(
         if log.rejects is not None and rejects_of:
             commit(store, add_blocks(REJECTS, rejects_of, log.rejects))
         dropped = write(label_log(log, dataset, split, store.engine, every_fold=every_fold), log.n)
-        rows = LogRows(log.n, log.later, log.rejected, log.describe_reasons(), dropped)
+        rows = LogRows(
+            log.n, log.later, log.rejected, log.describe_reasons(), log.condition_counts, dropped
+        )
         return LogCounts(rows, "item_id" in log.numeric)
 
     plain = open_plain_log(store.engine, dataset, split)

@@ -21,6 +21,7 @@ from recbench_spark.core.ids import drop_empty
 from recbench_spark.core.streams import chunks
 from recbench_spark.errors import DataError, FallbackToSpark, RecbenchError
 from recbench_spark.schemas import IDS
+from recbench_spark.sources.conditions import Condition, make_conditions, select_rows
 from recbench_spark.sources.formats import TablePiece, TablePieces
 from recbench_spark.sources.paths import check_path
 from recbench_spark.sources.table_pieces import open_typed
@@ -46,6 +47,7 @@ class ColumnarLog:
         micros: microseconds per unit of time.
         whole: names of id columns with whole numbers.
         n: number of rows.
+        conditions: conditions that rows hold to count.
     """
 
     groups: tuple[TablePiece, ...]
@@ -53,6 +55,7 @@ class ColumnarLog:
     micros: int
     whole: frozenset[str]
     n: int
+    conditions: tuple[Condition, ...] = ()
 
 
 def open_columnar_log(dataset: Dataset) -> ColumnarLog | None:
@@ -73,12 +76,16 @@ def open_columnar_log(dataset: Dataset) -> ColumnarLog | None:
     present = {name: source_names[name] for name in types}
     micros = MICROS_PER_UNIT.get(dataset.time_unit, 1)
     whole = frozenset(name for name in IDS if pa.types.is_integer(types[name]))
-    return ColumnarLog(opened.pieces, present, micros, whole, opened.n) if opened.n else None
+    conditions = make_conditions(dataset, dataset.time_unit, present.get("event_time"))
+    if not {condition.column for condition in conditions} <= {*opened.schema.names}:
+        return None
+    return ColumnarLog(opened.pieces, present, micros, whole, opened.n, conditions) if opened.n else None
 
 
 def open_groups(dataset: Dataset) -> TablePieces:
     """Open a log's row groups; errors as `table_pieces.open_typed`."""
-    path, wanted = str(dataset.path), {*dataset.source_names.values(), *dataset.attributes}
+    compared = {condition.column for condition in dataset.where}
+    path, wanted = str(dataset.path), {*dataset.source_names.values(), *dataset.attributes, *compared}
     if dataset.reader != "delta":
         check_path(path)
     return open_typed(path, dataset.reader, wanted, dataset.options)
@@ -120,9 +127,26 @@ def read_log(
     """
     wanted = replace(files, theirs={name: own for name, own in files.theirs.items() if name in columns})
     names = list(dict.fromkeys(wanted.theirs.values())) or [files.theirs["user_id"]]
+    compared = [condition.column for condition in files.conditions]
+    names = list(dict.fromkeys((*names, *compared)))
     for number in numbers:
         for rows in _read_batches(files.groups[number::readers], names):
-            yield pa.Table.from_batches([_convert_batch(rows, wanted)])
+            yield pa.Table.from_batches([_convert_batch(_drop_unselected(rows, files.conditions), wanted)])
+
+
+def read_compared(
+    numbers: Iterable[int], columns: Sequence[str], files: ColumnarLog, readers: int
+) -> Iterator[pa.Table]:
+    """Yield each `readers`th row group as it is stored, from each number on."""
+    for number in numbers:
+        for rows in _read_batches(files.groups[number::readers], list(columns)):
+            yield pa.Table.from_batches([rows])
+
+
+def _drop_unselected(rows: pa.RecordBatch, conditions: Sequence[Condition]) -> pa.RecordBatch:
+    if not conditions:
+        return rows
+    return rows.filter(pa.array(select_rows(pa.Table.from_batches([rows]), conditions).kept_r))
 
 
 def deal_owners(tables: Iterable[pa.Table], owner: str, tasks: int) -> Iterator[Block]:

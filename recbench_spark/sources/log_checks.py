@@ -20,6 +20,7 @@ from recbench_spark.core.ids import EXACT_BITS, IDS_AS_TEXT, SAFE_DIGITS, drop_e
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.schemas import IDS
 from recbench_spark.sources.arrow_rows import SPARK_NAMES, as_double, combine_column, is_text, spell_values
+from recbench_spark.sources.conditions import Condition, Selection, select_rows
 from recbench_spark.sources.text_layouts import IN_UTF8
 from recbench_spark.sources.text_pieces import BAD_LINE, FILE
 from recbench_spark.sources.times import (
@@ -67,6 +68,7 @@ class LogRules:
         end: the first instant after the log, in microseconds.
         checked: whether the time unit is known, since the log was read before.
         placed: whether rows have PLACE, which stays.
+        conditions: conditions that rows hold to count.
     """
 
     where: str = ""
@@ -84,12 +86,14 @@ class LogRules:
     end: int | None = None
     checked: bool = False
     placed: bool = False
+    conditions: tuple[Condition, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns for tasks to read."""
         hidden = [BAD_LINE] * bool(self.line) + [FILE] + [PLACE] * self.placed
-        return tuple(dict.fromkeys((*self.sources.values(), *self.attributes, *hidden)))
+        compared = [condition.column for condition in self.conditions]
+        return tuple(dict.fromkeys((*self.sources.values(), *self.attributes, *compared, *hidden)))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -124,15 +128,18 @@ class Mark:
 
 @dataclass(frozen=True)
 class Checked:
-    """Converted columns, their mistakes, and how ids are stored.
+    """Rows that count, converted; mistakes; how ids are stored.
 
     `kinds`: id column -> `integer`, `string`, or `text` if only the values can decide.
+    `selection`: counts of the rows that do not count.
     """
 
+    rows: pa.Table
     columns: Mapping[str, pa.Array]
     marks: Sequence[Mark]
     kinds: Mapping[str, str]
     time_unit: str = ""
+    selection: Selection | None = None
 
     @property
     def bad(self) -> Bools:
@@ -142,13 +149,19 @@ class Checked:
 
 
 def check_rows(rows: pa.Table, rules: LogRules) -> Checked:
-    """Convert a log's columns, and mark unusable values.
+    """Convert the columns of rows that count; mark unusable values.
 
     In a bad line, values are not checked.
 
     Raises:
         SchemaError: a column has a type that cannot be read.
     """
+    selection = None
+    if rules.conditions:
+        selection = select_rows(
+            rows, rules.conditions, is_set(rows.column(BAD_LINE)) if rules.line else None
+        )
+        rows = rows.filter(pa.array(selection.kept_r))
     columns: dict[str, pa.Array] = {}
     marks: list[Mark] = []
     kinds: dict[str, str] = {}
@@ -171,11 +184,20 @@ def check_rows(rows: pa.Table, rules: LogRules) -> Checked:
             wrong = ~_as_mask(pc.is_in(columns[name], pa.array(PARTS))) & is_set(array)
             mistakes = [Mark(source, f"one of {', '.join(PARTS)}", wrong)]
         marks += mistakes if name in rules.nullable else _refuse_nulls(columns[name], source, mistakes)
+    marks += _mark_uncompared(rules, selection) if selection else []
     for name in rules.attributes if rules.line and not rules.keeps_replacements else ():
         marks.append(Mark(name, "text in UTF-8", _is_undecoded(rows.column(name)), IN_UTF8))
     if rules.line:
         marks = [marks[0], *(replace(mark, bad=mark.bad & ~broken) for mark in marks[1:])]
-    return Checked(columns, marks, kinds, unit)
+    return Checked(rows, columns, marks, kinds, unit, selection)
+
+
+def _mark_uncompared(rules: LogRules, selection: Selection) -> list[Mark]:
+    """Mark rows that count whose value a condition cannot compare."""
+    return [
+        Mark(one.column, f"a {'time' if one.ends else 'number'} (dataset.where)", bad_r[selection.kept_r])
+        for one, bad_r in zip(rules.conditions, selection.bad_rs, strict=True)
+    ]
 
 
 def _refuse_nulls(column: pa.Array, source: str, found: Sequence[Mark]) -> list[Mark]:
@@ -334,7 +356,7 @@ def _check_times(array: pa.Array, source: str, rules: LogRules) -> tuple[pa.Arra
 def convert_rows(rows: pa.Table, rules: LogRules) -> pa.Table:
     """Return usable rows in canonical columns, whole-number ids as int64."""
     checked = check_rows(rows, rules)
-    n = len(rows)
+    rows, n = checked.rows, len(checked.rows)
     times = checked.columns.get("event_time", pa.nulls(n, pa.int64()))
     columns: dict[str, pa.Array | pa.ChunkedArray] = {**checked.columns, "event_time": times}
     columns.setdefault("rating", pa.array(np.ones(n)))
@@ -377,7 +399,7 @@ def find_rejects(rows: pa.Table, rules: LogRules) -> pa.Table:
     """
     checked = check_rows(rows, rules)
     places = np.flatnonzero(checked.bad)
-    bad = rows.take(pa.array(places))
+    bad = checked.rows.take(pa.array(places))
     reasons = ["; ".join(mark.problem for mark in checked.marks if mark.bad[place]) for place in places]
     shown = [name for name in rules.columns if name not in (BAD_LINE, FILE, PLACE)]
     objects = [

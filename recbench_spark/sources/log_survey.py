@@ -43,6 +43,7 @@ class RowFacts:
         comments: comment lines.
         time_unit: unit of times, if it may be wrong.
         error: what ended the task.
+        dropped, seen: as in `Selection`, by condition; dropped rows count nowhere else.
     """
 
     rows: int = 0
@@ -61,6 +62,8 @@ class RowFacts:
     comments: int = 0
     time_unit: str = ""
     error: RecbenchError | None = None
+    dropped: tuple[int, ...] = ()
+    seen: tuple[Counter[str], ...] = ()
 
     @property
     def usable(self) -> int:
@@ -87,6 +90,8 @@ class RowFacts:
             examples=tuple(min(filter(None, pair), default=None) for pair in pairs),
             firsts=firsts,
             ends=(min(one[0] for one in ends), max(one[1] for one in ends)) if ends else None,
+            dropped=tuple(map(sum, zip(self.dropped, other.dropped, strict=True))),
+            seen=tuple(one + more for one, more in zip(self.seen, other.seen, strict=True)),
         )
 
 
@@ -107,6 +112,7 @@ def survey_rows(tables: Iterable[pa.Table], rules: log_checks.LogRules) -> RowFa
 
 def _survey_table(rows: pa.Table, rules: log_checks.LogRules) -> RowFacts:
     checked = log_checks.check_rows(rows, rules)
+    rows, selection = checked.rows, checked.selection
     bad, columns = checked.bad, checked.columns
     good = ~bad
     times = columns.get("event_time", pa.nulls(len(rows), pa.int64()))
@@ -132,6 +138,8 @@ def _survey_table(rows: pa.Table, rules: log_checks.LogRules) -> RowFacts:
         int(unparted.sum()),
         int(comments),
         checked.time_unit,
+        dropped=selection.dropped if selection else (),
+        seen=selection.seen if selection else (),
     )
 
 

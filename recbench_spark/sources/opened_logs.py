@@ -21,9 +21,16 @@ import pyarrow.compute as pc
 from recbench_spark.config import LOG_COLUMNS, Dataset, Split
 from recbench_spark.config.placeholders import log_end_micros
 from recbench_spark.core.arrays import Ints
-from recbench_spark.errors import DataError, ProtocolError
+from recbench_spark.errors import DataError, ProtocolError, nearest
 from recbench_spark.schemas import IDS, INTERACTIONS
 from recbench_spark.sources import arrow_files, times
+from recbench_spark.sources.conditions import (
+    MOST_VALUES,
+    Condition,
+    SelectionCounts,
+    make_conditions,
+    spell_value,
+)
 from recbench_spark.sources.dealt_ids import apply_both
 from recbench_spark.sources.log_checks import PLACE, LogRules, Mark, convert_rows, find_rejects
 from recbench_spark.sources.log_sources import RawLog
@@ -64,6 +71,12 @@ class OpenedLog:
     facts: RowFacts = field(default_factory=RowFacts)
     rules: LogRules = field(default_factory=LogRules)
 
+    @property
+    def condition_counts(self) -> tuple[tuple[str, int], ...]:
+        """Conditions in words, with the rows that each leaves out."""
+        words = (condition.describe() for condition in self.rules.conditions)
+        return tuple(zip(words, self.facts.dropped, strict=True))
+
     def describe_reasons(self) -> str | None:
         """Return reasons and their numbers in one text, if any.
 
@@ -97,6 +110,7 @@ def make_rules(raw: RawLog, dataset: Dataset, *, keeps_replacements: bool = Fals
     if not dataset.is_table:
         required -= {"event_time"}  # some files of MovieLens have none
     needed = [*(source for name, source in source_names.items() if name in required), *dataset.attributes]
+    needed += [condition.column for condition in dataset.where]
     sep = read_options(dataset.options).get("sep", "").replace("\\t", "\t") or None
     require_columns(raw.names, needed, raw.where, raw.where, sep)
     if dataset.is_table:
@@ -117,6 +131,7 @@ def make_rules(raw: RawLog, dataset: Dataset, *, keeps_replacements: bool = Fals
         keeps_replacements=keeps_replacements,
         end=log_end_micros(dataset),
         checked=source_names.get("event_time") in raw.checked,
+        conditions=make_conditions(dataset, raw.time_unit, source_names.get("event_time")),
     )
 
 
@@ -146,6 +161,7 @@ def check_log(
     if facts.comments:
         what = f"{facts.comments:,} lines begin with {dataset.options.get('comment', '')!r}"
         print(f"note: {raw.where}: {what} and are no rows (comment)", file=sys.stderr)
+    report_conditions(rules.conditions, facts)
     _refuse_unit(raw.where, facts, rules)
     _refuse_bad(raw, facts, dataset)
     _refuse_undated(facts, dataset)
@@ -192,6 +208,26 @@ def _open_rejects(stored: blocks.Rows, rules: LogRules) -> blocks.TaskRows:
 
 
 # ---------------------------------------------------------------------------------------- refusals
+
+
+def report_conditions(conditions: Sequence[Condition], facts: RowFacts | SelectionCounts) -> None:
+    """Report conditions that leave out nothing, or name no value of the log.
+
+    Raises:
+        DataError: no row holds a condition.
+    """
+    left = facts.rows + sum(facts.dropped)
+    for condition, dropped, seen in zip(conditions, facts.dropped, facts.seen, strict=True):
+        what, left = f"dataset.where: {condition.describe()}", left - dropped
+        names = [*map(spell_value, condition.values)]
+        strange = [name for name in names if seen and name not in seen and len(seen) < MOST_VALUES]
+        hint = nearest(strange[0], [*seen]) if strange else "every row of the log is left out"
+        if dropped and not left:
+            raise DataError(f"{what}: no row holds it", hint)
+        for name in strange:
+            print(f"note: {what}: no row has {name!r}; {nearest(name, [*seen])}", file=sys.stderr)
+        if not dropped:
+            print(f"note: {what}: every row holds it, and none is left out", file=sys.stderr)
 
 
 def _refuse_unit(where: str, facts: RowFacts, rules: LogRules) -> None:

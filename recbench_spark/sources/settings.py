@@ -7,7 +7,14 @@ from datetime import date, timedelta, timezone, tzinfo
 from typing import Annotated, Any, ClassVar, Literal, get_args
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from recbench_spark.core.strict_settings import (
     SECRET,
@@ -137,6 +144,65 @@ class WorldSettings(Strict):
     open_items: Literal["all", "unseen"] = "all"
 
 
+RULES = ("in", "not_in", "above", "below", "between", "not_null")
+Value = str | int | float | bool
+
+
+class RowCondition(Strict):
+    """A condition that rows must hold to count, on any column of the log.
+
+    One of the keys beside `column` is given. Where a value is missing, none but a condition on other
+    columns holds.
+    """
+
+    column: Location
+    """The log's own name of the column."""
+    one_of: Annotated[tuple[Value, ...] | None, Field(alias="in", min_length=1)] = None
+    """Values of which a row has one: numbers compare as numbers, other values as texts."""
+    not_in: Annotated[tuple[Value, ...], Field(min_length=1)] | None = None
+    """Values of which a row has none."""
+    above: float | None = None
+    """A number below the row's value."""
+    below: float | None = None
+    """A number above the row's value."""
+    between: tuple[float, float] | tuple[str, str] | None = None
+    """The smallest and largest value: numbers, or times such as 2026-01-31; the last day counts whole."""
+    not_null: bool | None = None
+    """The row has a value."""
+
+    @field_validator("one_of", "not_in", "between", mode="before")
+    @classmethod
+    def _spell_days(cls, values: Any) -> Any:
+        many = isinstance(values, list | tuple)
+        return [one.isoformat() if isinstance(one, date) else one for one in values] if many else values
+
+    @model_validator(mode="after")
+    def _check_rule(self) -> RowCondition:
+        rules = self.list_rules()
+        if len(rules) != 1:
+            names = " and ".join(rules) or "no rule"
+            raise make_error(
+                f"the condition on '{self.column}' has {names}", f"give one of {', '.join(RULES)}"
+            )
+        if self.not_null is False:
+            raise ValueError("not_null is true, or is left out")
+        first, last = self.between or (0.0, 0.0)
+        if isinstance(first, float) and isinstance(last, float) and first > last:
+            raise ValueError(f"between ends at {last:g}, before {first:g} where it begins")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _write_rule(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {
+            "in" if key == "one_of" else key: one for key, one in handler(self).items() if one is not None
+        }
+
+    def list_rules(self) -> dict[str, tuple[Value, ...]]:
+        """Return the given rules with their values."""
+        given = self.model_dump(exclude={"column"})
+        return {name: one if isinstance(one, tuple) else (one,) for name, one in given.items()}
+
+
 class Dataset(Strict):
     """The log: where it is, and how to read it.
 
@@ -152,7 +218,7 @@ class Dataset(Strict):
     their files give them, or the split divides them.
     """
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"scale", "closed_loop"})
+    added_later: ClassVar[frozenset[str]] = frozenset({"scale", "closed_loop", "where"})
 
     name: Name
     """The dataset's name in tables and reports."""
@@ -178,6 +244,8 @@ class Dataset(Strict):
     """
     scale: tuple[float, float] | None = None
     until: str | None = None
+    where: tuple[RowCondition, ...] = ()
+    """Conditions that all hold for the rows that count; no other row is read."""
     closed_loop: Literal["as_given", "split"] = "as_given"
     world: WorldSettings = WorldSettings()
     """Size and feedback of the generated world, for reader `world`."""
@@ -276,6 +344,8 @@ class Dataset(Strict):
         if self.reader != "world" and self.world != WorldSettings():
             message = f"reader '{self.reader}' reads a log, and 'world' is what one is generated from"
             raise make_error(message, "reader: world, or leave 'world' out")
+        if self.reader == "world" and self.where:
+            raise make_error("where: all rows of a generated world count", "leave 'where' out")
         if self.closed_loop == "split" and self.reader not in CLOSED_LOOP_READERS:
             message = f"closed_loop: reader '{self.reader}' has no closed loop beside an open one"
             hint = f"leave it out; readers that have one: {', '.join(CLOSED_LOOP_READERS)}"

@@ -54,6 +54,7 @@ class LogRows:
         n: rows to label, duplicates included: without rejected rows and rows after the log's end.
         later: rows after `dataset.until`.
         rejected, reasons: number of unusable rows, and the reasons.
+        unselected: conditions of `dataset.where` in words, with the rows that each leaves out.
         dropped: labelled rows left out by the split, (part, reason) -> rows; see `labels.read_dropped`.
     """
 
@@ -61,6 +62,7 @@ class LogRows:
     later: int = 0
     rejected: int = 0
     reasons: str | None = None
+    unselected: tuple[tuple[str, int], ...] = ()
     dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
@@ -140,10 +142,14 @@ DROPPED = {
 
 def list_log_facts(log: LogRows) -> list[Fact]:
     """Return counts of rows read and left out, by part."""
+    unselected = sum(n for _, n in log.unselected)
     facts = [
-        Fact("log", "rows_read", float(log.n + log.later + log.rejected)),
+        Fact("log", "rows_read", float(log.n + log.later + log.rejected + unselected)),
         Fact("log", "rejected_rows", float(log.rejected), log.reasons),
     ]
+    if log.unselected:
+        detail = "; ".join(f"{words}: {n:,}" for words, n in log.unselected)
+        facts.append(Fact("log", "unselected_rows", float(unselected), detail))
     for fact, detail in DROPPED.items():
         of_parts = {part: n for (part, reason), n in sorted(log.dropped.items()) if reason == fact}
         facts.append(Fact("log", fact, float(sum(of_parts.values())), detail))
@@ -164,6 +170,7 @@ def describe_rows(facts: Sequence[Mapping[str, Any]]) -> list[str]:
     reasons = (of_log.get("rejected_rows") or {}).get("detail")
     words = {
         "rejected_rows": f"rejected ({reasons})" if reasons else "rejected",
+        "unselected_rows": f"by dataset.where ({(of_log.get('unselected_rows') or {}).get('detail')})",
         "later_rows": (of_log.get("later_rows") or {}).get("detail") or "after the end of the log",
         "duplicates_dropped": "duplicates inside a part (dataset.duplicates)",
         "repeats_dropped": "of pairs that training knows (split.repeats, split.open_loop)",

@@ -19,9 +19,11 @@ from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, Recbe
 from recbench_spark.schemas import INTERACTIONS
 from recbench_spark.sources import columnar
 from recbench_spark.sources.columnar import COLUMNS, ColumnarLog
+from recbench_spark.sources.conditions import count_selection, sum_selections
+from recbench_spark.sources.log_checks import LogRules
 from recbench_spark.sources.log_sources import open_raw_log
 from recbench_spark.sources.log_survey import RowFacts
-from recbench_spark.sources.opened_logs import OpenedLog, label_stretches, refuse_missing
+from recbench_spark.sources.opened_logs import OpenedLog, label_stretches, refuse_missing, report_conditions
 from recbench_spark.splits import worlds
 from recbench_spark.splits.labels import HeldOutIds, LabelMethod, SplitRule, label_rows
 from recbench_spark.splits.pairs import PAIR_COLUMNS, DuplicateRule, find_doubled_pair
@@ -61,7 +63,17 @@ def open_plain_log(engine: blocks.Engine, dataset: Dataset, split: Split) -> Ope
         return None
     if split.temporal and "event_time" not in files.theirs:
         return None
-    return OpenedLog(open_log_rows(engine, files), COLUMNS, files.n, files.whole)
+    rows = open_log_rows(engine, files)
+    if not files.conditions:
+        return OpenedLog(rows, COLUMNS, files.n, files.whole)
+    stored = replace(rows, read=partial(columnar.read_compared, files=files, readers=len(rows.pieces)))
+    names = [*dict.fromkeys(condition.column for condition in files.conditions)]
+    counted = sum_selections(stored.each(names, partial(count_selection, conditions=files.conditions)))
+    if counted.bad:
+        return None  # the other way says where
+    report_conditions(files.conditions, counted)
+    facts, rules = RowFacts(counted.rows, dropped=counted.dropped), LogRules(conditions=files.conditions)
+    return OpenedLog(rows, COLUMNS, counted.rows, files.whole, facts=facts, rules=rules)
 
 
 def open_world(engine: blocks.Engine, dataset: Dataset, scratch: str | None) -> OpenedLog:

@@ -75,7 +75,12 @@ def write_settings(model: type[BaseModel], skip: tuple[str, ...] = ()) -> str:
     """Return the table of a class's settings."""
     texts = read_texts(model)
     rows = [
-        (f"`{name}`", link_sections(show_field(field)), show_default(field), texts.get(name, ""))
+        (
+            f"`{field.alias or name}`",
+            link_sections(show_field(field)),
+            show_default(field),
+            texts.get(name, ""),
+        )
         for name, field in model.model_fields.items()
         if name not in skip
     ]
