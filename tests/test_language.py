@@ -54,7 +54,6 @@ KEPT = {
 LONGEST_FILE = 500
 LONG_FILES = {
     "recbench_spark/analyses/exposure/kernels/exposure.py": "estimators, each with its equation",
-    "recbench_spark/ranking/kernels/cutoff.py": "one kernel with the bounds that prove it",
     "recbench_spark/ranking/kernels/fused.py": "one kernel with the bounds that prove it",
 }
 

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 try:
-    import numba
+    import numba as numba  # noqa: PLC0414
 except ImportError:  # with torch and numpy alone: correct results, but slow
     numba = None
 
@@ -40,12 +40,47 @@ def compile_kernel(function: Function, **more: Any) -> Function:
         return function
     options = {"nogil": True, "error_model": "numpy"} | more
     try:
-        return _name_cache(cast(Function, numba.njit(**{"cache": True, **options})(function)))
+        return cast(Function, _name_cache(numba.njit(**{"cache": True, **options})(function), function))
     except RuntimeError:  # no writable folder beside the sources or at home
         return cast(Function, numba.njit(**{**options, "cache": False})(function))
 
 
-def _name_cache(kernel: Function) -> Function:
+def compile_job(function: Callable[[int, int, int], None]) -> Callable[[], int]:
+    """Return a function that compiles another one when it is called.
+
+    The code is cached on disk, and takes three whole numbers. It runs without the GIL.
+
+    Args:
+        function: the function to compile.
+
+    Returns:
+        A function without arguments, which returns the code's address.
+    """
+
+    @cache
+    def compile_once() -> Any:
+        from numba.core.ccallback import CFunc  # noqa: PLC0415
+
+        number = numba.types.intp
+        make = partial(CFunc, function, ((number,) * 3, numba.types.void), {}, {})
+        code = make()
+        try:
+            code.enable_caching()
+            _name_cache(code, function)
+        except RuntimeError:  # no writable folder
+            code = make()
+        code.compile()
+        _jobs.append(code)
+        return code.address
+
+    return compile_once
+
+
+_jobs: list[Any] = []
+"""Compiled jobs, whose machine code lives as long as these."""
+
+
+def _name_cache(kernel: Any, function: Callable[..., Any]) -> Any:
     """Tie a kernel's cached code to all its sources.
 
     Numba looks at the kernel's own file alone. The code also holds kernels and constants from other files,
@@ -53,7 +88,7 @@ def _name_cache(kernel: Function) -> Function:
     """
     index = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
     if index is not None:
-        index._version = f"{numba.__version__} {digest_sources(kernel.__code__.co_filename)}"
+        index._version = f"{numba.__version__} {digest_sources(function.__code__.co_filename)}"
     return kernel
 
 

@@ -45,6 +45,14 @@ from recbench_spark.ranking.kernels.scorers import (
     count_ranks,
 )
 
+SETTINGS = (
+    CountingSettings(),
+    CountingSettings(top_k=2),
+    CountingSettings(cutoff=2),
+    CountingSettings(cutoff=2, reduced=True),
+)
+"""Ways to count, each with kernels of its own."""
+
 
 def warm() -> None:
     """Rank two users with each kind of scorer.
@@ -62,7 +70,7 @@ def warm() -> None:
         HashScorer(np.arange(4), seed=1),
     ]
     for scorer in scorers:
-        for settings in (CountingSettings(), CountingSettings(top_k=2), CountingSettings(cutoff=2)):
+        for settings in SETTINGS:
             count_ranks(scorer, users, truth, masked, settings=settings)
         count_listed(scorer, users, truth, truth, top_k=1)
     hash_longs(np.arange(2), hash_bytes(b"any", start(2)))

@@ -71,6 +71,11 @@ class Products:
         """Items moved to devices by `ranking.kernels.fused`, by device."""
         return {}
 
+    @cached_property
+    def item_tiles(self) -> dict[str, Any]:
+        """Items rounded by `ranking.kernels.rounding`, by tiles."""
+        return {}
+
     def item_operand(self, start: int, stop: int) -> Floats32:
         """Return rows for the float32 product, (items, dims or dims + 1)."""
         cut = slice(start, stop)

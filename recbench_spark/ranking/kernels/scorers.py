@@ -18,7 +18,7 @@ from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.core.extras import explain_missing, has_module
 from recbench_spark.core.hashing import splitmix64
 from recbench_spark.errors import DataError
-from recbench_spark.ranking.kernels import counting, positives
+from recbench_spark.ranking.kernels import counting, cutoff, positives
 from recbench_spark.ranking.kernels.counting import CountingSettings
 from recbench_spark.ranking.kernels.positives import ItemLists, RankCounts
 from recbench_spark.ranking.kernels.products import (
@@ -137,20 +137,18 @@ def count_ranks(
     no_torch = device == "cpu" and not has_module("torch")
     if scorer.products is None or device == WHOLE_ROWS:
         return _count_whole_rows(scorer, users, truth, masked, settings)
-    if device == NUMPY_TILES or no_torch:
-        prepared = _prepare(scorer.products, users, truth, masked)
-        top = counting.count_with_numpy(prepared, settings)
-        return _gather(scorer, prepared, settings, top)
-    with explain_missing():  # they load torch
-        from recbench_spark.ranking.kernels import cutoff, devices  # noqa: PLC0415
-
-    prepared = _prepare(scorer.products, users, truth, masked)
-    top = None
-    if str(device) == "cpu" and cutoff.applies(prepared, settings):
+    prepared, top = _prepare(scorer.products, users, truth, masked), None
+    if str(device) in ("cpu", NUMPY_TILES) and cutoff.applies(prepared, settings):
         cutoff.count_products(prepared, settings)
+    elif device == NUMPY_TILES or no_torch:
+        top = counting.count_with_numpy(prepared, settings)
     elif str(device) == "cpu":
-        top = counting.count_products(prepared, settings)
+        with explain_missing():  # it loads torch
+            top = counting.count_products(prepared, settings)
     else:
+        with explain_missing():
+            from recbench_spark.ranking.kernels import devices  # noqa: PLC0415
+
         top = devices.count_products(prepared, settings, device)
     return _gather(scorer, prepared, settings, top)
 
