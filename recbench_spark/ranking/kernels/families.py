@@ -24,7 +24,7 @@ import numpy.typing as npt
 from recbench_spark.core.arrays import Floats32, Ints, Ints32
 from recbench_spark.core.compiling import compile_kernel, numba
 from recbench_spark.errors import ConfigError
-from recbench_spark.ranking.kernels import instructions, vnni
+from recbench_spark.ranking.kernels import amx, instructions, vnni
 from recbench_spark.ranking.kernels.instructions import (
     CODE,
     COUNTS,
@@ -120,7 +120,12 @@ class KernelFamily(NamedTuple):
 
 _AVX512 = frozenset({"avx512f", "avx512bw", "avx512vl"})
 
-FAMILIES = (KernelFamily("vnni", _AVX512 | {"avx512vnni"}, vnni.TOGETHER, vnni.count_reached),)
+FAMILIES = (
+    KernelFamily(
+        "amx", _AVX512 | {"amx-tile", "amx-int8"}, amx.TOGETHER, amx.count_reached, amx.ask_permission
+    ),
+    KernelFamily("vnni", _AVX512 | {"avx512vnni"}, vnni.TOGETHER, vnni.count_reached),
+)
 """All families, the fastest first."""
 
 
