@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -24,7 +24,7 @@ from recbench_spark.ranking.kernels.scorers import (
 )
 from recbench_spark.ranking.known_items import KnownItems
 from recbench_spark.storage import shared_arrays
-from recbench_spark.storage.shared_arrays import SharedRows
+from recbench_spark.storage.shared_arrays import Arrays, SharedRows
 
 Strings = npt.NDArray[np.bytes_]
 OPEN_MODELS = 2
@@ -99,11 +99,20 @@ class DotSource:
         else:
             _save_ids(rows, self.n_items, folder)
 
+    def share(self, make: Callable[[], Arrays]) -> Arrays:
+        """Return arrays that the first worker of a host makes."""
+
+        def build(_: ds.Dataset, folder: Path) -> None:
+            for name, array in make().items():
+                shared_arrays.save_array(folder, name, array)
+
+        return SharedRows(f"{self.rows.key}-{self.kind}-tiles", self.rows.files).arrays(build)
+
 
 @lru_cache(maxsize=OPEN_MODELS)
 def _dot_scorer(source: DotSource) -> Scorer:
     arrays = source.rows.arrays(source.build)
-    return DotScorer(arrays["vectors"], arrays["bias"], arrays["scored"], source.kind)
+    return DotScorer(arrays["vectors"], arrays["bias"], arrays["scored"], source.kind, source.share)
 
 
 @dataclass(frozen=True)

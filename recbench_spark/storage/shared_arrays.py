@@ -8,6 +8,7 @@ under a lock. All workers map these files, so the page cache holds one copy per 
 from __future__ import annotations
 
 import fcntl
+import glob
 import os
 import re
 import stat
@@ -156,13 +157,15 @@ def is_private(folder: Path) -> bool:
 
 
 def remove_arrays(key: str) -> None:
-    """Remove a name's arrays from this host.
+    """Remove a name's arrays from this host, and those made of them.
 
     Other hosts remove them after a day.
     """
-    _open_folders.pop(key, None)
-    remove_tree(host_folder() / key)
-    (host_folder() / f"{key}.lock").unlink(missing_ok=True)
+    host = host_folder()
+    for name in (key, *(lock.stem for lock in host.glob(f"{glob.escape(key)}-*.lock"))):
+        _open_folders.pop(name, None)
+        remove_tree(host / name)
+        (host / f"{name}.lock").unlink(missing_ok=True)
 
 
 # ------------------------------------------------------------------------- what is in a folder

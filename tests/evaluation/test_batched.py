@@ -35,6 +35,7 @@ from recbench_spark.ranking.known_items import KnownItems
 from recbench_spark.ranking.request import RankingRequest
 from recbench_spark.ranking.scored import score_batches
 from recbench_spark.ranking.sources import DotSource
+from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.blocks import ChangedRows, PieceRows
 from recbench_spark.storage.packed_blocks import read_partition_files
 from recbench_spark.storage.shared_arrays import SharedRows
@@ -320,3 +321,19 @@ def test_vectors_are_read_as_they_were_stored(known_items, tmp_path: Path) -> No
     assert arrays["bias"].tolist() == [0, 0.25, 0.5]
     assert arrays["scored"].tolist() == [False, True, True]
     assert [text.decode() for text in source.item_ids()] == ["b", "a", "ä"]
+
+
+def test_what_a_source_shares_is_made_once_and_removed_with_its_rows(tmp_path: Path) -> None:
+    source, made = DotSource(share_rows(tmp_path), ITEMS, DIMS), []
+
+    def make() -> dict[str, Any]:
+        made.append(1)
+        return {"packed": np.arange(3), "shares": np.zeros(0)}
+
+    assert source.share(make)["packed"].tolist() == [0, 1, 2]
+    assert source.share(make)["shares"].tolist() == []
+    shared_arrays.remove_arrays(source.rows.key)
+    assert made == [1]
+    source.share(make)
+    assert made == [1, 1]
+    shared_arrays.remove_arrays(source.rows.key)

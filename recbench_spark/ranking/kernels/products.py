@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -47,6 +48,9 @@ class Products:
     length_i: Floats
     widened: bool
     """True if the bias is one more dimension in the product; NaN in it excludes an item."""
+
+    share: Callable[[Callable[[], dict[str, Any]]], dict[str, Any]] | None = None
+    """Returns what its argument makes; on each host only the first process makes these arrays."""
 
     @property
     def dims(self) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from recbench_spark.ranking.kernels.instructions import LANES
 from recbench_spark.ranking.kernels.products import Products
 
 LEVELS = 127
+
+_SHARED = 2**22  # numbers from which tiles are shared: rounding them takes more than files
 
 FIRST_TILE, LAST_TILE = 256, 4096
 """Items in the first and last tile: few at first, since the longest items decide most positives."""
@@ -56,6 +58,9 @@ class ItemTile(NamedTuple):
     reach: float
     shortest: float
     longest: float
+
+
+_NUMBERS, _BIAS = ItemTile._fields.index("scale"), ItemTile._fields.index("bias")
 
 
 @compile_kernel
@@ -129,7 +134,8 @@ def _round_items(
 class RoundedItems:
     """A model's scored items as whole numbers.
 
-    Tiles are made when they are first wanted, and kept. `place_i` int32: each item's place.
+    Tiles are made when they are first wanted, and kept; large ones are shared by a host's processes.
+    `place_i` int32: each item's place.
     """
 
     def __init__(self, products: Products, item_tile: int | None) -> None:
@@ -138,6 +144,8 @@ class RoundedItems:
         self.cuts = list(_cut_tiles(len(products.order.items_t), item_tile))
         self._tiles: list[ItemTile] = []
         self._lock = Lock()
+        if products.share and not item_tile and len(products.order.items_t) * products.dims >= _SHARED:
+            self._tiles = self._split_arrays(products.share(self._join_tiles))
 
     @property
     def width(self) -> int:
@@ -160,8 +168,8 @@ class RoundedItems:
     def _make_tile(self, start: int, stop: int) -> ItemTile:
         products, order = self.products, self.products.order
         items_t = order.items_t[start:stop].astype(np.int32)
-        padded, steps = _pad(stop - start), self.width // DEPTH
-        packed = np.full((padded // LANES, steps, DEPTH * LANES), UNSIGNED, np.uint8)
+        padded, shape = self._shape(start, stop)
+        packed = np.full(shape, UNSIGNED, np.uint8)
         scale, error = _round_items(products.vectors_id, products.divisor_i, items_t, packed)
         bias_t = products.bias_i[items_t]
         bias = float(np.abs(bias_t).max())
@@ -172,6 +180,32 @@ class RoundedItems:
         arrays = readonly(items_t), readonly(packed), readonly(shares)  # as mapped ones are
         ends = [float(end(products.divisor_i[items_t])) for end in (np.min, np.max)]
         return ItemTile(start, *arrays, scale, error, length, bias, reach, *ends)
+
+    def _shape(self, start: int, stop: int) -> tuple[int, tuple[int, int, int]]:
+        padded = _pad(stop - start)
+        return padded, (padded // LANES, self.width // DEPTH, DEPTH * LANES)
+
+    def _join_tiles(self) -> dict[str, Any]:
+        """Return all tiles' arrays, end to end, and their numbers."""
+        tiles = list(self)
+        return {
+            "packed": np.concatenate([tile.packed.ravel() for tile in tiles]),
+            "shares": np.concatenate([tile.shares for tile in tiles]),
+            "numbers": np.array([tile[_NUMBERS:] for tile in tiles]),
+        }
+
+    def _split_arrays(self, arrays: dict[str, Any]) -> list[ItemTile]:
+        """Return tiles as parts of the joined arrays."""
+        tiles, at, shared = [], 0, 0
+        for (start, stop), numbers in zip(self.cuts, arrays["numbers"].tolist(), strict=True):
+            padded, shape = self._shape(start, stop)
+            end, biased = at + int(np.prod(shape)), padded if numbers[_BIAS - _NUMBERS] else 0
+            packed = arrays["packed"][at:end].reshape(shape)
+            shares = arrays["shares"][shared : shared + biased]
+            items_t = self.products.order.items_t[start:stop].astype(np.int32)
+            tiles.append(ItemTile(start, *map(readonly, (items_t, packed, shares)), *numbers))
+            at, shared = end, shared + biased
+        return tiles
 
 
 def _pad(items: int) -> int:

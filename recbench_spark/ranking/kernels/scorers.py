@@ -8,7 +8,7 @@ function. The result is the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import numpy as np
@@ -234,6 +234,7 @@ class DotScorer:
     Serves matrix factorisation and popularity. `vectors_id` float32, may be a memory-mapped file; `bias_i`
     float64; `scored_i` bool. Kind "cosine" divides by the item's length. A user's own bias is constant in
     the user's ranking: add it to reported scores. Popularity is a bias on vectors with 0 dimensions.
+    `share` lets a host's processes have large arrays in common.
     """
 
     def __init__(
@@ -242,8 +243,9 @@ class DotScorer:
         bias_i: Floats | None = None,
         scored_i: Bools | None = None,
         kind: Literal["dot", "cosine"] = "dot",
+        share: Callable[[Callable[[], dict[str, Any]]], dict[str, Any]] | None = None,
     ) -> None:
-        self.products = make_products(vectors_id, bias_i, scored_i, kind)
+        self.products = replace(make_products(vectors_id, bias_i, scored_i, kind), share=share)
         self.scored_i = self.products.scored_i
 
     def score_rows(self, users: UserBlock, start: int, stop: int) -> Floats:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,11 @@ from hypothesis import strategies as st
 
 from recbench_spark.errors import ConfigError
 from recbench_spark.ranking.kernels import families, rounding
+from recbench_spark.ranking.kernels.counting import CountingSettings
 from recbench_spark.ranking.kernels.families import DEPTH, FAMILIES, GROUPS, LANES, Batch, KernelFamily
 from recbench_spark.ranking.kernels.products import make_pairing, make_products
-from tests.ranking.kernels.test_counting import check_cutoff, random_world, run
+from recbench_spark.ranking.kernels.scorers import DotScorer, UserBlock, count_ranks
+from tests.ranking.kernels.test_counting import check_cutoff, lists, random_world, run, same
 
 HERE = [family for family in FAMILIES if families.works(family)]
 """Families whose instructions this machine has."""
@@ -115,6 +118,38 @@ def test_a_sample_of_rounding_errors_is_within_the_bound():
             bound = error * tile.length + (own + error) * tile.error
             largest = max(largest, float((error_t / bound).max()))
     assert 0.1 < largest <= 1.0 + 1e-9
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_processes_share_what_the_first_one_rounds(forget, tmp_path, bias):
+    """Mapped tiles hold what a process rounds for itself, biases included."""
+    if not HERE:
+        pytest.skip("this processor has no instructions for 8-bit products")
+    made = []
+
+    def share(make):
+        if not made:
+            for name, array in make().items():
+                np.save(tmp_path / f"{name}.npy", array)
+            made.append(1)
+        return {file.stem: np.load(file, mmap_mode="r") for file in tmp_path.glob("*.npy")}
+
+    forget.setattr(rounding, "_SHARED", 1)
+    vectors, items, biases, scored, kind, truth, candidates = random_world(9, items=900, bias=bias)
+    alone, *sharing = (
+        replace(make_products(items, biases if bias else None, scored, kind), share=one)
+        for one in (None, share, share)
+    )
+    for products in sharing:
+        pairs = zip(rounding.round_items(alone, None), rounding.round_items(products, None), strict=True)
+        for left, right in pairs:
+            for one, other in zip(left, right, strict=True):
+                np.testing.assert_array_equal(one, other)
+    assert made == [1]
+    scorer, block = DotScorer(items, biases, scored, kind, share), UserBlock(np.arange(7), vectors)
+    masked = lists([sorted(set(range(900)) - set(row)) for row in candidates])
+    options = CountingSettings(cutoff=20, reduced=True), CountingSettings(cutoff=20, reduced=False)
+    same(*(count_ranks(scorer, block, lists(truth), masked, settings=one) for one in options))
 
 
 class TestChoice:
