@@ -55,8 +55,8 @@ STAGE_TIMEOUT = 150
 """Seconds that a stage may take beyond three times its usual time. A mutant that loops forever ends
 there."""
 DID_NOT_END = "did not end"
-NO_KERNELS = ("night/compile_kernels.py",)
-"""Files that call kernels only to compile them, and check no number."""
+NO_KERNELS = ("compile_kernels.py", "warm_kernels.py")
+"""Names of files that call kernels only to compile them, and check no number."""
 KERNELS = "kernels"
 """Folder of kernels in each room."""
 
@@ -149,7 +149,7 @@ def draw(patterns: list[str], seed: int, count: int, only: str | None) -> list[M
 
     globbed = {file for pattern in patterns for file in (ROOT / PACKAGE).glob(pattern)}
     places = (file for file in globbed if file.suffix == ".py")
-    files = sorted(file for file in places if str(file.relative_to(ROOT / PACKAGE)) not in NO_KERNELS)
+    files = sorted(file for file in places if file.name not in NO_KERNELS)
     mutants = [
         mutant for file in files for mutant in find_mutants(file) if only is None or only in mutant.name
     ]

@@ -32,7 +32,9 @@ for name in torch sympy mpmath networkx numba llvmlite numpy pandas pyarrow pysp
   [ ! -d "$packages/$name" ] || "$venv/bin/python" -m compileall -q -j 0 -x "$unused" "$packages/$name" || true
 done
 echo "compiling kernels"
-"$venv/bin/python" -m recbench_spark.night.compile_kernels
+rooms=$([ "$what" = core ] && echo "core ranking metrics models auctions" || true) # what the demo needs
+# shellcheck disable=SC2086
+"$venv/bin/python" -m recbench_spark.night.compile_kernels $rooms
 [ "$what" = all ] || exit 0
 echo "archiving Java's classes"
 "$venv/bin/python" -m tools.java_classes >/dev/null 2>&1 || echo "no archive of Java's classes: jobs start without it"
