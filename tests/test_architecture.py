@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import re
 import subprocess
 from collections.abc import Callable, Iterator, Sequence
@@ -154,13 +155,23 @@ def is_kernel(parts: Sequence[str]) -> bool:
 @cache
 def parse_files() -> tuple[tuple[str, ast.Module, int], ...]:
     """Name below the root, syntax tree and number of lines of each file; all checks share one parse."""
-    return tuple(map(_parse_file, source_files()))
+    return _parse_all(source_files())
 
 
 @cache
 def parse_tests() -> tuple[tuple[str, ast.Module, int], ...]:
     """Parse tests and tools as `parse_files` parses the package."""
-    return tuple(map(_parse_file, sorted([*ROOT.glob("tests/**/*.py"), *ROOT.glob("tools/**/*.py")])))
+    return _parse_all(sorted([*ROOT.glob("tests/**/*.py"), *ROOT.glob("tools/**/*.py")]))
+
+
+def _parse_all(files: list[Path]) -> tuple[tuple[str, ast.Module, int], ...]:
+    """Parse without a search for garbage: a million nodes are made, and all of them stay."""
+    gc.disable()
+    try:
+        return tuple(map(_parse_file, files))
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @cache

@@ -117,9 +117,8 @@ def test_versions_of_all_parts() -> None:
     assert missing == f"not installed: {install_command('zoo')}"
 
 
-def complete(shell: str, *words: str) -> list[str]:
+def complete(script: str, *words: str) -> list[str]:
     """Answers of the script for bash after these words, the last of which is unfinished."""
-    script = run("completion", shell).stdout
     setting = f"COMP_WORDS=({shlex.join(words)}) COMP_CWORD={len(words) - 1}"
     code = f'{script}\n{setting}\n_recbench\nprintf "%s\\n" "${{COMPREPLY[@]}}"'
     done = subprocess.run(["bash", "-c", code], capture_output=True, text=True, check=False)
@@ -128,10 +127,11 @@ def complete(shell: str, *words: str) -> list[str]:
 
 
 def test_completion_of_names_flags_and_paths() -> None:
-    assert complete("bash", "recbench", "night") == ["nightly"]
-    assert "--split-seeds" in complete("bash", "recbench", "nightly", "--")
-    assert complete("bash", "recbench", "evaluate", "--emb") == ["--embeddings"]
-    assert complete("bash", "recbench", "evaluate", f"{ROOT}/README") == [f"{ROOT}/README.md"]
+    script = run("completion", "bash").stdout
+    assert complete(script, "recbench", "night") == ["nightly"]
+    assert "--split-seeds" in complete(script, "recbench", "nightly", "--")
+    assert complete(script, "recbench", "evaluate", "--emb") == ["--embeddings"]
+    assert complete(script, "recbench", "evaluate", f"{ROOT}/README") == [f"{ROOT}/README.md"]
 
 
 def test_scripts_for_zsh_and_fish() -> None:

@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def contracts(file: Path) -> Iterator[str]:
     """Yield the names in the marks `contract` of a file of tests."""
-    for node in ast.walk(ast.parse(file.read_text())):
+    text = file.read_text()
+    for node in ast.walk(ast.parse(text)) if "mark.contract" in text else ():
         for mark in getattr(node, "decorator_list", ()):
             if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.contract":
                 yield from (ast.literal_eval(name) for name in mark.args)

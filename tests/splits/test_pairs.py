@@ -144,15 +144,24 @@ def test_a_shop_is_split_as_pandas_does(
     repeats: Literal["drop", "keep", "only"],
     pieces: int,
 ) -> None:
+    log, rule = shop(), plan_rule(split.model_copy(update={"repeats": repeats}), cut)
+    assert as_set(label(log, rule, pieces)) == settle_shop(split, cut, repeats)
+
+
+@cache
+def settle_shop(
+    split: Split, cut: tuple[int, int, int] | None, repeats: Literal["drop", "keep", "only"]
+) -> set[tuple[str, str, str, int]]:
+    """Return the shop's rows that stay, after a check of their numbers."""
     log, part = shop(), label_in_pandas(split, cut)
     wanted, counts = settle_in_pandas(log.assign(part=part), repeats)
     rule = plan_rule(split.model_copy(update={"repeats": repeats}), cut)
-    assert as_set(label(log, rule, pieces)) == as_set(wanted)
     assert count_all(log, rule) == counts and len(counts) == 1 + (repeats != "keep")
     # Nothing that is held out decides what trains.
     held = part.isin(["test", "valid", "later"])
     alone = log[~held].sort_values("event_time").drop_duplicates(["user_id", "item_id"], keep="last")
     assert len(wanted[wanted.part == "train"]) == len(alone)
+    return as_set(wanted)
 
 
 @pytest.mark.parametrize("pieces", [1, 3, 17])
@@ -171,6 +180,15 @@ def test_held_out_users_and_items_of_a_shop_are_those_of_pandas(of: str, pieces:
     assert as_set(made) == as_set(wanted)
 
 
+@cache
+def label_last_rows(split: Split) -> set[tuple[str, str, str, int]]:
+    """Return the shop's labels where each pair has its last row alone; the rest is counted."""
+    log = shop()
+    last = log.sort_values("event_time", kind="stable").drop_duplicates(["user_id", "item_id"], keep="last")
+    assert count_all(log, plan_rule(split)) == {"duplicates_dropped": len(log) - len(last)}
+    return as_set(label(last, replace(plan_rule(split), duplicates=None)))
+
+
 RANDOM = [
     Split(protocol="RO_RS", ratio=(0.7, 0.1, 0.2)),
     Split(protocol="RO_LS", valid=True),
@@ -186,11 +204,8 @@ RANDOM = [
 @pytest.mark.parametrize("pieces", [1, 3, 17])
 @pytest.mark.parametrize("split", RANDOM, ids=lambda one: one.describe())
 def test_in_random_order_a_pair_is_in_one_part_as_if_it_had_one_row(split: Split, pieces: int) -> None:
-    log = shop()
-    last = log.sort_values("event_time", kind="stable").drop_duplicates(["user_id", "item_id"], keep="last")
-    made = label(log, plan_rule(split), pieces)
-    assert as_set(made) == as_set(label(last, replace(plan_rule(split), duplicates=None)))
-    assert count_all(log, plan_rule(split)) == {"duplicates_dropped": len(log) - len(last)}
+    made = label(shop(), plan_rule(split), pieces)
+    assert as_set(made) == label_last_rows(split)
     assert not made.duplicated(["user_id", "item_id"]).any()
     if split.protocol == "RO_RS" and not split.held_out:
         sizes = made.groupby("user_id").part.value_counts().unstack(fill_value=0)

@@ -53,19 +53,35 @@ def write(root: Path, every: Tables) -> Path:
     return root
 
 
-def nights(tmp_path: Path, change: Callable[[Tables], object] = lambda tables: None) -> list[str]:
-    """Folders of two equal nights, an hour apart; one thing is changed in the second."""
-    before, after = tmp_path / "before", tmp_path / "elsewhere" / "after"
-    later = copy.deepcopy(tables(after, "20260102T020005"))
-    change(later)
-    later["embeddings"].reverse()
-    return [str(write(before, tables(before, "20260102T010000"))), str(write(after, later))]
+Change = Callable[[Tables], object]
+Nights = Callable[..., list[str]]
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A night that no test changes."""
+    place = tmp_path_factory.mktemp("nights") / "before"
+    return write(place, tables(place, "20260102T010000"))
+
+
+@pytest.fixture
+def nights(before: Path, tmp_path: Path) -> Nights:
+    """Make folders of two equal nights, an hour apart; one thing is changed in the second."""
+
+    def make(change: Change = lambda tables: None) -> list[str]:
+        after = tmp_path / "elsewhere" / "after"
+        later = copy.deepcopy(tables(after, "20260102T020005"))
+        change(later)
+        later["embeddings"].reverse()
+        return [str(before), str(write(after, later))]
+
+    return make
 
 
 def test_two_nights_with_equal_numbers_are_the_same(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    nights: Nights, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(nights(tmp_path)) == 0
+    assert main(nights()) == 0
     assert re.findall(r"^(\w+) +(\d) rows  (.*)$", capsys.readouterr().out, flags=re.MULTILINE) == [
         ("embeddings", "3", "same"),
         ("metrics", "2", "same"),
@@ -125,13 +141,13 @@ def another_type(rows: Rows) -> None:
     ],
 )
 def test_whatever_differs_is_found(
-    tmp_path: Path,
+    nights: Nights,
     capsys: pytest.CaptureFixture[str],
     table: str,
     change: Callable[[Rows], object],
     said: str,
 ) -> None:
-    assert main(nights(tmp_path, lambda later: change(later[table]))) == 1
+    assert main(nights(lambda later: change(later[table]))) == 1
     lines = re.findall(r"^(\w+) .* rows  (.*)$", capsys.readouterr().out, flags=re.MULTILINE)
     assert {name: verdict for name, verdict in lines if verdict != "same"} == {table: said}
 
@@ -161,6 +177,17 @@ def make_rows() -> Rows:
     ]
 
 
+@pytest.fixture(scope="module")
+def rows_in_order(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A table that no test changes, and that equals itself."""
+    place = str(tmp_path_factory.mktemp("rows") / "a")
+    write_deltalake(f"{place}/t", pa.Table.from_pylist(make_rows(), NESTED))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tools.compare_warehouses.ROWS_AT_ONCE", 7)
+        assert main([place, place]) == 0
+    return place
+
+
 @pytest.mark.parametrize(
     ("row", "column", "value"),
     [
@@ -183,6 +210,7 @@ def make_rows() -> Rows:
     ],
 )
 def test_every_value_counts_and_no_order(
+    rows_in_order: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -192,13 +220,12 @@ def test_every_value_counts_and_no_order(
 ) -> None:
     """Rows lie in several batches, which are slices of longer ones."""
     monkeypatch.setattr("tools.compare_warehouses.ROWS_AT_ONCE", 7)
-    places, later = [str(tmp_path / name) for name in ("a", "b")], make_rows()
+    later = make_rows()
     later[5]["pairs"].reverse()
     later[row][column] = value
-    for place, rows in zip(places, (make_rows(), later[::-1]), strict=True):
-        write_deltalake(f"{place}/t", pa.Table.from_pylist(rows, NESTED))
-    assert main(places) == 1 and "1 rows lost, 1 new" in capsys.readouterr().out
-    assert main([places[0], places[0]]) == 0
+    write_deltalake(tmp_path / "t", pa.Table.from_pylist(later[::-1], NESTED))
+    assert main([rows_in_order, str(tmp_path)]) == 1
+    assert "1 rows lost, 1 new" in capsys.readouterr().out
 
 
 def test_a_schema_of_a_catalog_is_compared_by_its_name(
@@ -232,8 +259,8 @@ def test_a_schema_of_a_catalog_is_compared_by_its_name(
         spark.sql(f"DROP SCHEMA {schema} CASCADE")
 
 
-def test_a_lost_table_is_found_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before, after = nights(tmp_path)
+def test_a_lost_table_is_found_and_named(nights: Nights, capsys: pytest.CaptureFixture[str]) -> None:
+    before, after = nights()
     write(Path(after), {"changes": [{"run_id": "x"}]})
     assert (main([after, before]), main([before, after])) == (1, 1)
     assert (
@@ -242,8 +269,8 @@ def test_a_lost_table_is_found_and_named(tmp_path: Path, capsys: pytest.CaptureF
     )
 
 
-def test_another_version_of_the_code_may_be_left_out(tmp_path: Path) -> None:
-    folders = nights(tmp_path, lambda later: later["runs"][0].update(code_version="2", run_key="k"))
+def test_another_version_of_the_code_may_be_left_out(nights: Nights) -> None:
+    folders = nights(lambda later: later["runs"][0].update(code_version="2", run_key="k"))
     assert main(folders) == 1
     assert main([*folders, "--other-code"]) == 0
 
