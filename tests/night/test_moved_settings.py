@@ -176,6 +176,7 @@ DATASET: dict[str, Any] = {
     "duplicates": {"duplicates": "keep_first"},
     "scale": {"scale": [1, 5]},
     "until": {"until": "2026-01-31"},
+    "where": {"where": [{"column": "rating", "above": 0}]},
     "world": {"reader": "world", "world": {"seed": 7}},
 }
 NAMES_ONLY = {"name"}

@@ -16,10 +16,6 @@ def runs(*units: float, mib: float = 100.0) -> list[dict[str, float]]:
     return [{"units": x, "seconds": x / 10, "mib": mib} for x in units]
 
 
-def test_noise_is_how_far_turns_lie_apart() -> None:
-    assert quick.make_figure([9.0, 10.0, 12.0]) == quick.Figure(10.0, 0.15)
-
-
 @pytest.mark.parametrize(
     ("units", "mib", "worse"),
     [
