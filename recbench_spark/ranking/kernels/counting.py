@@ -9,19 +9,14 @@ b_i. The product of two float32 numbers is exact in float64. So a fused multiply
 a product followed by an addition give the same bits: the definition needs no compiler flag. A positive p
 has rank `1 + #{c : s_c > s_p}` plus a tie term: a count, without list or sort.
 
-The counting multiplies tiles of users by tiles of items in float32 and compares while the tile is in the
-second-level cache. With x the float32 product and E its error bound (`products.error_bound`),
+The counting multiplies tiles of users by tiles of items and compares while the tile is in the cache: on
+CPUs as 16-bit whole numbers (`words`), on devices in float32 (`devices`). With x the product and E its
+error bound,
 
     x > s_p + E  =>  s > s_p          x < s_p - E  =>  s < s_p
 
 decides all but a few pairs; the pairs in between are scored in float64. Low precision never decides more
 than it has proven, so the counts do not depend on how the product was computed.
-
-Source for the bound: N. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., eq. 3.5:
-|fl(x'y) - x'y| <= gamma_n |x|'|y| with gamma_n = n u / (1 - n u), in any order of summation.
-
-Torch takes two seconds to load. Only functions multiplying tiles with it import it; small jobs and jobs in
-one process save this time.
 """
 
 from __future__ import annotations
@@ -37,7 +32,6 @@ import numpy as np
 
 from recbench_spark.core.arrays import Bools, Floats, Floats32, Ints
 from recbench_spark.core.compiling import compile_kernel, readonly
-from recbench_spark.core.threads import one_thread_products
 from recbench_spark.errors import DataError
 from recbench_spark.ranking.kernels.positives import (
     ItemLists,
@@ -46,6 +40,7 @@ from recbench_spark.ranking.kernels.positives import (
     Tally,
     count_among_positives,
     count_exact,
+    find_hidden_places,
     find_slots,
     list_arrays,
     make_positives,
@@ -54,15 +49,23 @@ from recbench_spark.ranking.kernels.positives import (
 from recbench_spark.ranking.kernels.products import (
     Pairing,
     Products,
-    error_bounds,
     exact_scores,
     make_pairing,
 )
-from recbench_spark.ranking.kernels.tiles import FloatTile, scan_tile
-from recbench_spark.ranking.kernels.top import TopCandidates, make_work, sort_best, top_lists
+from recbench_spark.ranking.kernels.tiles import Hidden, make_open_pairs, scan_tile
+from recbench_spark.ranking.kernels.top import TopCandidates, finish_lists, make_work, top_lists
+from recbench_spark.ranking.kernels.word_loops import BLOCK, LANES, ROWS, make_aligned, multiply
+from recbench_spark.ranking.kernels.words import (
+    WordRows,
+    even_dims,
+    part_bits,
+    round_users,
+    tile_part,
+    word_tiles,
+)
 
-USER_TILE, ITEM_TILE = 128, 2048
-"""Users and items in one tile: its scores take 1 MB and are compared while in the cache."""
+USER_TILE, ITEM_TILE = 96, 2048
+"""Users and items in one tile: its products take 400 kB and are compared while in the cache."""
 
 
 @dataclass(frozen=True)
@@ -128,42 +131,19 @@ def count_products(
     """
     if users_u is None:
         users_u = np.arange(len(prepared.pairing.length_u))
-    work = make_work(prepared.plan, _bounds_u(prepared), settings.top_k)
-
-    def count(part: Ints) -> None:
-        _count_users(part, prepared, work, settings)
-
-    with plain_products():
-        in_threads(count, users_u, settings.threads)
-    return _collect_best(users_u, prepared, work, settings)
-
-
-def count_with_numpy(prepared: PreparedBlock, settings: CountingSettings) -> tuple[Ints, Floats] | None:
-    """Count like `count_products`, with numpy in place of torch."""
-    users_u = np.arange(len(prepared.pairing.length_u))
-    work = make_work(prepared.plan, _bounds_u(prepared), settings.top_k)
-    # Overflowing products have an infinite bound, and unscored items are NaN.
-    with np.errstate(all="ignore"), one_thread_products():
-        _count_tiles(users_u, prepared, work, settings, _multiply_with_numpy)
-    return _collect_best(users_u, prepared, work, settings)
-
-
-def _collect_best(
-    users_u: Ints, prepared: PreparedBlock, work: TopCandidates, settings: CountingSettings
-) -> tuple[Ints, Floats] | None:
-    if not settings.top_k:
-        return None
-    items_uc, count_u = work.best_items[users_u], work.best_count[users_u]
-    return sort_best(users_u, prepared.pairing, items_uc, count_u, settings.top_k)
+    work = make_work(len(prepared.pairing.length_u), settings.top_k)
+    if settings.threads > 1:
+        next(word_tiles(prepared.products, settings.item_tile or ITEM_TILE), None)  # rounded once, here
+    hidden = _find_hidden(prepared, settings.item_tile or ITEM_TILE)
+    count = partial(_count_users, prepared=prepared, hidden=hidden, work=work, settings=settings)
+    in_threads(count, users_u, settings.threads)
+    return finish_lists(users_u, prepared.pairing, settings.top_k, work) if settings.top_k else None
 
 
 def in_threads(count: Callable[[Ints], None], users_u: Ints, threads: int) -> None:
-    """Count users in several threads, one torch thread each."""
-    import torch  # noqa: PLC0415
-
+    """Count users in several threads."""
     parts = np.array_split(users_u, max(1, threads))
-    one_each = partial(torch.set_num_threads, 1)
-    with ThreadPoolExecutor(len(parts), initializer=one_each) as pool:
+    with ThreadPoolExecutor(len(parts)) as pool:
         for done in [pool.submit(count, part) for part in parts]:
             done.result()
 
@@ -184,100 +164,61 @@ def plain_products() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def _bounds_u(prepared: PreparedBlock) -> Floats:
-    """Return each user's error bound over all items."""
-    length, bias = prepared.products.size(0, len(prepared.products.scored_i))
-    return error_bounds(prepared.pairing.length_u, length, bias, prepared.products.dims)
-
-
-Multiply = Callable[[Floats32, Floats32, Floats32], None]
-"""Multiplies user rows by item rows into its third argument, an array (users, items)."""
-
-
-def _multiply_with_numpy(rows_rd: Floats32, operand_id: Floats32, x_ri: Floats32) -> None:
-    np.matmul(rows_rd, operand_id.T, out=x_ri)
-
-
-def _multiply_with_torch(rows_rd: Floats32, operand_id: Floats32, x_ri: Floats32) -> None:
-    import torch  # noqa: PLC0415
-
-    torch.mm(torch.from_numpy(rows_rd), torch.from_numpy(operand_id).t(), out=torch.from_numpy(x_ri))
+def _find_hidden(prepared: PreparedBlock, item_tile: int) -> Hidden:
+    """Return the users' masked items and positives as places."""
+    plan, place_i = prepared.plan, prepared.products.order.place_i
+    none = np.zeros_like(plan.slot_offsets)
+    masked = plan._replace(slot_offsets=none, slot_items=plan.slot_items[:0])
+    offsets, places = find_hidden_places(masked, place_i, tile_part(item_tile))
+    return Hidden(offsets[:-1].copy(), offsets, places, place_i[plan.slot_items])
 
 
 def _count_users(
-    users_u: Ints, prepared: PreparedBlock, work: TopCandidates, settings: CountingSettings
-) -> None:
-    _count_tiles(users_u, prepared, work, settings, _multiply_with_torch)
-
-
-def _count_tiles(
     users_u: Ints,
     prepared: PreparedBlock,
+    hidden: Hidden,
     work: TopCandidates,
     settings: CountingSettings,
-    multiply: Multiply,
 ) -> None:
     """Count tiles: outer loop over items, inner one over users.
 
     So each tile of items is read once.
     """
-    products, items = prepared.products, len(prepared.products.scored_i)
+    products, pairing, plan, scores_s, tally = prepared
     user_tile, item_tile = settings.user_tile or USER_TILE, settings.item_tile or ITEM_TILE
-    operand_ud = products.user_operand(prepared.pairing.vectors_ud[users_u])
-    buffer = np.empty(user_tile * item_tile, np.float32)
-    for start in range(0, items, item_tile):
-        stop = min(start + item_tile, items)
-        tile = FloatTile(start, *products.size(start, stop))
-        operand_id = products.item_operand(start, stop)
+    user_tile, width = -(-user_tile // ROWS) * ROWS, -(-item_tile // BLOCK) * BLOCK
+    halves, dims = not products.has_biases, even_dims(products.dims)
+    found_n = make_aligned(user_tile * width, np.int16 if halves else np.int32)
+    sides = round_users(pairing.vectors_ud, users_u, len(users_u) + user_tile, dims)
+    known, cut = (pairing, plan, scores_s), (_cutoff(settings), settings.top_k)
+    open_pairs, bits = make_open_pairs(width), part_bits(products.dims)
+    for tile in word_tiles(products, item_tile):
+        found_rt = found_n[: user_tile * LANES * len(tile.packed)].reshape(user_tile, -1)
         for at in range(0, len(users_u), user_tile):
-            rows_rd = operand_ud[at : at + user_tile]
-            x_ri = buffer[: len(rows_rd) * (stop - start)].reshape(len(rows_rd), stop - start)
-            multiply(rows_rd, operand_id, x_ri)
             users_r = users_u[at : at + user_tile]
-            _scan(x_ri, users_r, tile, prepared, work, settings=settings)
-        users_u, operand_ud = _still_open(users_u, operand_ud, prepared, settings)
-
-
-def _scan(
-    x_ri: Floats32,
-    users_r: Ints,
-    tile: FloatTile,
-    prepared: PreparedBlock,
-    work: TopCandidates,
-    *,
-    settings: CountingSettings,
-) -> None:
-    _, pairing, plan, scores_s, tally = prepared
-    limits, progress = (_cutoff(settings), settings.top_k), (tally, work)
-    scan_tile(x_ri, users_r, tile, pairing, plan, scores_s, limits, progress)
-
-
-def _cutoff(settings: CountingSettings) -> int:
-    return np.iinfo(np.int64).max if settings.cutoff is None else settings.cutoff
-
-
-def _still_open(
-    users_u: Ints, operand_ud: Floats32, prepared: PreparedBlock, settings: CountingSettings
-) -> tuple[Ints, Floats32]:
-    """Return users with open positives, once enough others are done.
-
-    A positive is open while it may still be within the cut-off.
-    """
-    if settings.cutoff is None or settings.top_k:
-        return users_u, operand_ud
-    open_u = _open_users(users_u, prepared.plan.slot_offsets, prepared.tally.above, settings.cutoff)
-    if np.count_nonzero(open_u) > 0.9 * len(users_u):
-        return users_u, operand_ud
-    return users_u[open_u], operand_ud[open_u]
+            cut_r = slice(at, at + -(-len(users_r) // ROWS) * ROWS)
+            part = WordRows(sides.rows[cut_r], sides.scale[cut_r], sides.error[cut_r])
+            multiply(tile.packed, part.rows, bits, found_rt[: len(part.rows)])
+            scan_tile(found_rt, users_r, tile, part, known, hidden, cut, (tally, work, open_pairs))
+        if settings.cutoff is not None and not settings.top_k:
+            open_u = _open_users(users_u, plan.slot_offsets, tally.above, settings.cutoff)
+            if np.count_nonzero(open_u) <= 0.9 * len(users_u):
+                users_u = users_u[open_u]
+                sides = round_users(pairing.vectors_ud, users_u, len(users_u) + user_tile, dims)
 
 
 @compile_kernel
 def _open_users(users_u: Ints, slot_offsets: Ints, above_s: Ints, cutoff: int) -> Bools:
+    """Mark users with a positive that may be within the cut-off."""
     out = np.zeros(len(users_u), np.bool_)
     for r in range(len(users_u)):
         for s in range(slot_offsets[users_u[r]], slot_offsets[users_u[r] + 1]):
             out[r] |= above_s[s] < cutoff
     return out
+
+
+def _cutoff(settings: CountingSettings) -> int:
+    return np.iinfo(np.int64).max if settings.cutoff is None else settings.cutoff
 
 
 @compile_kernel

@@ -348,7 +348,8 @@ def _finish_lists(
     sure_r = (x_rk[:, -1] == -np.inf) | (x_rk[:, -1] < low_r)
     items_rk, sure_u = best.items_rk.cpu().numpy()[sure_r], users_r[sure_r]
     count_r = np.count_nonzero(items_rk >= 0, axis=1)
-    items_rk = np.sort(np.where(items_rk < 0, np.iinfo(np.int64).max, items_rk), axis=1)
+    at_rk = np.argsort(items_rk < 0, axis=1, kind="stable")
+    items_rk = np.take_along_axis(items_rk, at_rk, axis=1).astype(np.int32)
     lists = top.sort_best(sure_u, prepared.pairing, items_rk, count_r, settings.top_k)
     _put(tops, sure_u, lists)
     _put(tops, users_r[~sure_r], _list_on_cpu(users_r[~sure_r], prepared, settings))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from recbench_spark.core.arrays import Bools, Floats, Ints
+from recbench_spark.core.arrays import Bools, Floats, Ints, Ints32
 from recbench_spark.core.compiling import compile_kernel, readonly
 from recbench_spark.errors import DataError
 
@@ -173,6 +173,55 @@ def find_slots(offsets_u: Ints, items_p: Ints, slot_offsets: Ints, slot_items: I
             if at >= 0:
                 slot_p[p] = slot_offsets[u] + at
     return slot_p
+
+
+@compile_kernel
+def find_hidden_places(plan: Positives, place_i: Ints, tile: int) -> tuple[Ints, Ints32]:
+    """Return users' masked items and positives, as places by tile.
+
+    Tiles leave them out.
+    """
+    users = len(plan.slot_offsets) - 1
+    offsets = plan.masked_offsets + plan.slot_offsets
+    places = np.empty(offsets[users], np.int32)
+    tiles = len(place_i) // tile + 1
+    starts = np.empty(tiles + 1, np.int64)
+    for u in range(users):
+        masked = plan.masked_items[plan.masked_offsets[u] : plan.masked_offsets[u + 1]]
+        positives = plan.slot_items[plan.slot_offsets[u] : plan.slot_offsets[u + 1]]
+        row = places[offsets[u] : offsets[u + 1]]
+        if tiles > 4 * len(row):
+            _fill_sorted(masked, positives, place_i, row)
+        else:
+            _fill_by_tile(masked, positives, place_i, tile, starts, row)
+    return offsets, places
+
+
+@compile_kernel
+def _fill_sorted(masked: Ints, positives: Ints, place_i: Ints, out: Ints32) -> None:
+    for m in range(len(masked)):
+        out[m] = place_i[masked[m]]
+    for s in range(len(positives)):
+        out[len(masked) + s] = place_i[positives[s]]
+    out.sort()
+
+
+@compile_kernel
+def _fill_by_tile(
+    masked: Ints, positives: Ints, place_i: Ints, tile: int, starts: Ints, out: Ints32
+) -> None:
+    """Count, then write; order is free within a tile."""
+    starts[:] = 0
+    for items in (masked, positives):
+        for n in range(len(items)):
+            starts[place_i[items[n]] // tile + 1] += 1
+    for t in range(1, len(starts)):
+        starts[t] += starts[t - 1]
+    for items in (masked, positives):
+        for n in range(len(items)):
+            place = place_i[items[n]]
+            out[starts[place // tile]] = place
+            starts[place // tile] += 1
 
 
 class Tally(NamedTuple):

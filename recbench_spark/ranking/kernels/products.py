@@ -71,6 +71,16 @@ class Products:
         return Order(items_t, self.length_i[items_t], bias_t, place_i)
 
     @cached_property
+    def has_biases(self) -> bool:
+        """True if a bias is not 0."""
+        return bool(self.bias_i.any())
+
+    @cached_property
+    def words(self) -> dict[int, list[Any]]:
+        """Items rounded by `ranking.kernels.words`, by tile size."""
+        return {}
+
+    @cached_property
     def on_devices(self) -> dict[str, Any]:
         """Items moved to devices by `ranking.kernels.fused`, by device."""
         return {}
@@ -209,6 +219,9 @@ def exact_scores(pairing: Pairing, users_c: Ints, items_c: Ints) -> Floats:
 @compile_kernel
 def error_bound(length_u: float, length: float, bias: float, dims: int) -> float:
     """Return the bound E on a float32 product's error.
+
+    Source: N. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., eq. 3.5: |fl(x'y) - x'y| <=
+    gamma_n |x|'|y| with gamma_n = n u / (1 - n u), in any order of summation.
 
     For the product x, |x - s| <= E holds in any order and with flushing to zero. n = dims + 2: the bias is
     one more term, and rounding operands to float32 (unit vectors of the cosine, bias) costs at most one

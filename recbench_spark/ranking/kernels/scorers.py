@@ -15,7 +15,7 @@ import numpy as np
 
 from recbench_spark.core.arrays import Bools, Floats, Floats32, Ints
 from recbench_spark.core.compiling import compile_kernel
-from recbench_spark.core.extras import explain_missing, has_module
+from recbench_spark.core.extras import explain_missing
 from recbench_spark.core.hashing import splitmix64
 from recbench_spark.errors import DataError
 from recbench_spark.ranking.kernels import counting, cutoff, positives
@@ -37,7 +37,7 @@ WHOLE_ROWS = "whole rows"
 """Device for small jobs: every score in float64, pair by pair, without torch."""
 
 NUMPY_TILES = "numpy tiles"
-"""Device for jobs in one process: tiles of float32 products as on "cpu", multiplied by numpy."""
+"""Device for jobs in one process: tiles as on "cpu", and no choice of a GPU."""
 
 _ROW_CELLS = 2**21  # float64 scores in one block of whole rows: 16 MB
 
@@ -125,31 +125,27 @@ def count_ranks(
 ) -> RankCounts:
     """Count the truth items' ranks among scored, unmasked items.
 
-    `device`: "cpu" is the compiled path; NUMPY_TILES is the same with numpy's products, and so is "cpu"
-    without an installed torch; WHOLE_ROWS scores every pair in float64; any other torch device, also
-    "cpu:0", is counted by `devices`. A masked, unscored or unknown (-1) truth item stays unranked:
-    `above_p` is -1. The bits are equal for all tiles, user blocks, thread numbers and devices.
+    `device`: "cpu" and NUMPY_TILES are the compiled path, without torch; WHOLE_ROWS scores every pair in
+    float64; any other torch device, also "cpu:0", is counted by `devices`. A masked, unscored or unknown
+    (-1) truth item stays unranked: `above_p` is -1. The bits are equal for all tiles, user blocks, thread
+    numbers and devices.
 
     Raises:
         DataError: numbers are not finite, or lists do not fit the catalogue or each other.
     """
     settings = settings or CountingSettings()
-    no_torch = device == "cpu" and not has_module("torch")
     if scorer.products is None or device == WHOLE_ROWS:
         return _count_whole_rows(scorer, users, truth, masked, settings)
     prepared, top = _prepare(scorer.products, users, truth, masked), None
-    if str(device) in ("cpu", NUMPY_TILES) and cutoff.applies(prepared, settings):
-        cutoff.count_products(prepared, settings)
-    elif device == NUMPY_TILES or no_torch:
-        top = counting.count_with_numpy(prepared, settings)
-    elif str(device) == "cpu":
+    if str(device) not in ("cpu", NUMPY_TILES):
         with explain_missing():  # it loads torch
-            top = counting.count_products(prepared, settings)
-    else:
-        with explain_missing():
             from recbench_spark.ranking.kernels import devices  # noqa: PLC0415
 
         top = devices.count_products(prepared, settings, device)
+    elif cutoff.applies(prepared, settings):
+        cutoff.count_products(prepared, settings)
+    else:
+        top = counting.count_products(prepared, settings)
     return _gather(scorer, prepared, settings, top)
 
 

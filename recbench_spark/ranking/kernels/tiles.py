@@ -1,4 +1,4 @@
-"""One tile, users x items, multiplied, masked and compared."""
+"""One tile, users x items, of whole-number products: masked and compared."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from recbench_spark.core.arrays import Bools, Floats, Floats32, Ints
+from recbench_spark.core.arrays import Floats, Floats32, Ints, Ints32
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.ranking.kernels.positives import Positives, Tally
-from recbench_spark.ranking.kernels.products import (
-    Pairing,
-    error_bound,
-    exact_score,
-    exact_scores,
-    uncertainty_range,
-)
-from recbench_spark.ranking.kernels.top import BLOCK, TopCandidates, collect, count_within
+from recbench_spark.ranking.kernels.products import Pairing, exact_score, exact_scores
+from recbench_spark.ranking.kernels.top import TopCandidates, collect
+from recbench_spark.ranking.kernels.word_loops import Whole, scan
+from recbench_spark.ranking.kernels.words import WordRows, WordTile, fit_rows, limits
+
+_PAIRS = 4096  # undecided pairs stored before they are settled
+_FAST = 2.0**-50  # of (dims + 4) (|u| |w| + |b|): float64 sums in any order
 
 
 class FloatTile(NamedTuple):
@@ -27,115 +26,161 @@ class FloatTile(NamedTuple):
     bias: float
 
 
+class Hidden(NamedTuple):
+    """Masked items' places by tile, the next one for each user, and positives' places."""
+
+    next_u: Ints
+    offsets: Ints
+    places: Ints32
+    place_s: Ints
+
+
+class OpenPairs(NamedTuple):
+    """Undecided pairs in a tile, and the exact scores at its places.
+
+    `slots`, `places`: the pairs; `user_t`, `score_t`: whose score a place has last had.
+    """
+
+    slots: Ints
+    places: Ints32
+    user_t: Ints
+    score_t: Floats
+
+
+def make_open_pairs(width: int) -> OpenPairs:
+    """Return room for a tile's row and some pairs more."""
+    room = width + _PAIRS
+    return OpenPairs(
+        np.empty(room, np.int64), np.empty(room, np.int32), np.empty(width, np.int64), np.empty(width)
+    )
+
+
 @compile_kernel
 def scan_tile(
-    x_ri: Floats32,
+    found_rt: Whole,
     users_r: Ints,
-    tile: FloatTile,
+    tile: WordTile,
+    sides: WordRows,
+    known: tuple[Pairing, Positives, Floats],
+    hidden: Hidden,
+    limits_: tuple[int, int],
+    progress: tuple[Tally, TopCandidates, OpenPairs],
+) -> None:
+    """Count one tile of products, (users, items from `tile.start`)."""
+    pairing, plan, _ = known
+    (cutoff, top_k), (tally, work, open_pairs) = limits_, progress
+    halves, size, items_t = found_rt.itemsize == 2, tile.size, tile.items_t
+    most = 2**15 - 1 if halves else 2**31 - 1
+    fits = fit_rows(found_rt, users_r, pairing.length_u, sides, size, tile.bias_t)
+    _hide_masked(found_rt, users_r, tile.start, len(items_t), hidden, -most - 1)
+    if top_k > 0:
+        collect(found_rt, users_r, items_t, fits, (most, top_k), pairing, work, open_pairs.places)
+    _hide_positives(
+        found_rt, users_r, tile.start, len(items_t), plan.slot_offsets, hidden.place_s, -most - 1
+    )
+    _count_rows(found_rt, users_r, items_t, fits, (most, cutoff), known, tally, open_pairs)
+
+
+@compile_kernel
+def _hide_masked(
+    found_rt: Whole, users_r: Ints, start: int, items: int, hidden: Hidden, never: int
+) -> None:
+    """Set products of masked items and of padding below all others."""
+    next_u, offsets, places = hidden.next_u, hidden.offsets, hidden.places
+    for r in range(len(users_r)):
+        u = users_r[r]
+        at, last = next_u[u], offsets[u + 1]
+        while at < last and places[at] < start + items:
+            found_rt[r, places[at] - start] = never
+            at += 1
+        next_u[u] = at
+        for t in range(items, found_rt.shape[1]):
+            found_rt[r, t] = never
+
+
+@compile_kernel
+def _hide_positives(
+    found_rt: Whole, users_r: Ints, start: int, items: int, offsets: Ints, place_s: Ints, never: int
+) -> None:
+    """Set products of positives below all others."""
+    for r in range(len(users_r)):
+        for s in range(offsets[users_r[r]], offsets[users_r[r] + 1]):
+            place = place_s[s] - start
+            if 0 <= place < items:
+                found_rt[r, place] = never
+
+
+@compile_kernel
+def _count_rows(
+    found_rt: Whole,
+    users_r: Ints,
+    items_t: Ints,
+    fits: Floats,
+    limits_: tuple[int, int],
+    known: tuple[Pairing, Positives, Floats],
+    tally: Tally,
+    open_pairs: OpenPairs,
+) -> None:
+    """Compare products with each positive; settle undecided pairs."""
+    (most, cutoff), (pairing, plan, scores_s) = limits_, known
+    offsets, above_s, slots, places = plan.slot_offsets, tally.above, open_pairs.slots, open_pairs.places
+    open_pairs.user_t[:] = -1
+    end = 0
+    for r in range(len(users_r)):
+        unit, bound, slack = fits[r, 0], fits[r, 1], fits[r, 2]
+        for s in range(offsets[users_r[r]], offsets[users_r[r] + 1]):
+            if above_s[s] >= cutoff:
+                continue
+            low, high = limits(scores_s[s], unit, bound, slack, most)
+            above, stop = scan(found_rt, r, low, high, places, end)
+            above_s[s] += above
+            for n in range(end, stop):
+                slots[n] = s
+            end = stop
+            if end > _PAIRS:
+                _settle(end, open_pairs, items_t, pairing, plan, scores_s, tally)
+                end = 0
+    _settle(end, open_pairs, items_t, pairing, plan, scores_s, tally)
+
+
+def _sum_products(vectors_ud: Floats32, u: int, vectors_id: Floats32, i: int) -> float:
+    """Return the dot product in float64, added in any order."""
+    total = 0.0
+    for d in range(vectors_ud.shape[1]):
+        total += np.float64(vectors_ud[u, d]) * np.float64(vectors_id[i, d])
+    return total
+
+
+_fast_sum = compile_kernel(_sum_products, fastmath={"reassoc", "contract"})
+
+
+@compile_kernel
+def _settle(
+    count: int,
+    open_pairs: OpenPairs,
+    items_t: Ints,
     pairing: Pairing,
     plan: Positives,
     scores_s: Floats,
-    limits: tuple[int, int],
-    progress: tuple[Tally, TopCandidates],
+    tally: Tally,
 ) -> None:
-    """Count one tile of float32 products.
-
-    The tile's shape is (users, items from `tile.start`).
-    """
-    tally, work = progress
-    cutoff, top_k = limits
-    dims, start = pairing.vectors_ud.shape[1], tile.start
-    scores_c = np.empty(x_ri.shape[1])
-    for r in range(x_ri.shape[0]):
-        u, row = users_r[r], x_ri[r]
-        first, last = plan.slot_offsets[u], plan.slot_offsets[u + 1]
-        bound = error_bound(pairing.length_u[u], tile.length, tile.bias, dims)
-        if bound == np.inf:
-            _forget(row, start, pairing.scored_i)
-        masked_end = plan.masked_offsets[u + 1]
-        work.masked_at[u] = _hide(row, start, plan.masked_items, work.masked_at[u], masked_end)
-        if top_k > 0:
-            collect(row, start, u, pairing, top_k, work)
-        work.slot_at[u] = _hide(row, start, plan.slot_items, work.slot_at[u], last)
-        fresh = False
-        for s in range(first, last):
-            if tally.above[s] >= cutoff:
+    """Score undecided pairs in float64 and count them."""
+    vectors_ud, length_u, vectors_id, length_i, divisor_i, bias_i, _ = pairing
+    (slots, places, user_t, score_t), slot_users = open_pairs, plan.slot_users
+    above_s, near = tally.above, _FAST * (vectors_ud.shape[1] + 4)
+    for n in range(count):
+        s, t = slots[n], places[n]
+        u, score, item = slot_users[s], scores_s[s], items_t[t]
+        if user_t[t] != u:
+            bias = bias_i[item]
+            rough = _fast_sum(vectors_ud, u, vectors_id, item) / divisor_i[item] + bias
+            if abs(rough - score) > near * (length_u[u] * length_i[item] + abs(bias)):
+                above_s[s] += rough > score
                 continue
-            low, high = uncertainty_range(scores_s[s], bound)
-            above, not_below = _count_limits(row, low, high)
-            if not_below != above:
-                if not fresh:
-                    scores_c[:], fresh = np.nan, True
-                own = scores_s[s], plan.slot_items[s]
-                more, tied, before = _resolve_slot(row, scores_c, start, (low, high), own, u, pairing)
-                above += more
-                tally.tied[s] += tied
-                tally.before[s] += before
-            tally.above[s] += above
-
-
-@compile_kernel
-def _forget(row: Floats32, start: int, scored_i: Bools) -> None:
-    """Set possibly overflowed products to 0; their bound is infinite."""
-    for c in range(len(row)):
-        row[c] = 0.0 if scored_i[start + c] else np.nan
-
-
-@compile_kernel
-def _hide(row: Floats32, start: int, items: Ints, at: int, last: int) -> int:
-    """Remove `items` from the row by NaN.
-
-    NaN is neither above nor below anything.
-    """
-    while at < last and items[at] < start + len(row):
-        row[items[at] - start] = np.nan
-        at += 1
-    return at
-
-
-@compile_kernel
-def _count_limits(row: Floats32, low: np.float32, high: np.float32) -> tuple[int, int]:
-    """Return #{x > high}, #{x >= low}.
-
-    The casts give 32-bit counters, so 16 lanes instead of 8.
-    """
-    above, not_below = np.int32(0), np.int32(0)
-    for c in range(len(row)):
-        above = np.int32(above + (row[c] > high))
-        not_below = np.int32(not_below + (row[c] >= low))
-    return int(above), int(not_below)
-
-
-@compile_kernel
-def _resolve_slot(
-    row: Floats32,
-    scores_c: Floats,
-    start: int,
-    limits: tuple[np.float32, np.float32],
-    own: tuple[float, int],
-    u: int,
-    pairing: Pairing,
-) -> tuple[int, int, int]:
-    """Return above, tied, before among undecided items.
-
-    These items are scored in float64, each once per row.
-    """
-    low, high = limits
-    score, own_item = own
-    above, tied, before = 0, 0, 0
-    for begin in range(0, len(row), BLOCK):
-        block, scored = row[begin : begin + BLOCK], scores_c[begin : begin + BLOCK]
-        if count_within(block, low, high) == 0:
-            continue
-        for c in range(len(block)):
-            if block[c] >= low and block[c] <= high:
-                item = start + begin + c
-                if np.isnan(scored[c]):
-                    scored[c] = exact_score(pairing, u, item)
-                above += scored[c] > score
-                tied += scored[c] == score
-                before += scored[c] == score and item < own_item
-    return above, tied, before
+            user_t[t], score_t[t] = u, exact_score(pairing, u, item)
+        above_s[s] += score_t[t] > score
+        tally.tied[s] += score_t[t] == score
+        tally.before[s] += score_t[t] == score and item < plan.slot_items[s]
 
 
 @compile_kernel
