@@ -112,11 +112,7 @@ def _plain_input(spark: SparkSession, path: str, named: bool) -> PinnedInput:
         look = partial(digests.content_identity, place, named, partial(_digest_in_tasks, spark))
         digest = look()
         return PinnedInput(path, digest, None, look, digest)
-
-    def sign_now() -> str:  # a digest of remote files' names, sizes and times
-        rows = _list_files(spark, path).select("path", "length", "modificationTime")
-        return hashlib.sha256(str(sorted(map(tuple, rows.collect()))).encode()).hexdigest()
-
+    sign_now = partial(_sign_listing, spark, path)
     before = sign_now()
     return PinnedInput(path, _remote_identity(spark, path, named), None, sign_now, before)
 
@@ -179,3 +175,9 @@ def _content_digest() -> Column:
 
 def _concat(before: Column, one: Column) -> Column:
     return F.concat(before, one)
+
+
+def _sign_listing(spark: SparkSession, path: str) -> str:
+    """Return a digest of remote files' names, sizes and times."""
+    rows = _list_files(spark, path).select("path", "length", "modificationTime")
+    return hashlib.sha256(str(sorted(map(tuple, rows.collect()))).encode()).hexdigest()
