@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from recbench_spark.config import LOG_COLUMNS, Dataset, Split
 from recbench_spark.config.placeholders import log_end_micros
 from recbench_spark.core.arrays import Ints
-from recbench_spark.errors import DataError, ProtocolError, nearest
+from recbench_spark.errors import ConfigError, DataError, ProtocolError, nearest
 from recbench_spark.schemas import IDS, INTERACTIONS
 from recbench_spark.sources import arrow_files, times
 from recbench_spark.sources.conditions import (
@@ -342,12 +342,21 @@ class Stretches:
 
 
 def label_stretches(log: OpenedLog, split: Split, *, every_fold: bool = False) -> OpenedLog:
-    """Add `part` by the row's place, unless the log does."""
+    """Add `part` by the row's place, unless the log does.
+
+    Raises:
+        ConfigError: Spark reads the log, and `dataset.where` selects rows: their places are unknown.
+    """
     stretches = Stretches(log.n, split.folds, split.fold, split.valid, every_fold)
     names = tuple(dict.fromkeys((*log.columns, "part")))
     if isinstance(log.rows, blocks.PieceRows):
         read = partial(_read_stretches, read=log.rows.read, names=log.columns, stretches=stretches)
         return replace(log, rows=replace(log.rows, read=read), columns=names)
+    if log.rules.conditions:
+        raise ConfigError(
+            "dataset.where: Spark reads this log, and consecutive folds count the rows that it selects",
+            "write these rows as files that Python reads, or another split.holdout",
+        )
     rules = replace(log.rules, placed=True)
     change = partial(_convert_placed, rules=rules, stretches=replace(stretches, n=log.facts.rows))
     stored = cast("blocks.ChangedRows", log.rows).rows

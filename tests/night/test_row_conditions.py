@@ -6,21 +6,26 @@ import csv
 import io
 import json
 import random
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recbench_spark.config import Benchmark, Dataset, make_benchmark, parse
+from recbench_spark.config import Benchmark, Dataset, Split, make_benchmark, parse
 from recbench_spark.errors import ConfigError, DataError, SchemaError
 from recbench_spark.night.split import identify_split, prepare_split
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import MANIFESTS, REJECTS, SPLITS
 from recbench_spark.sources import text_pieces
+from recbench_spark.sources.conditions import Condition
+from recbench_spark.sources.log_checks import LogRules
+from recbench_spark.sources.opened_logs import OpenedLog, label_stretches
 from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.blocks import ChangedRows
 
 NAMES = ("user_id", "item_id", "rating", "event_time", "event", "price", "shown")
 EVENTS = ("view", "cart", "purchase", "", "View")
@@ -103,7 +108,9 @@ def show(value: object) -> object:
     return str(value).lower() if isinstance(value, bool) else "" if value is None else value
 
 
-def make(path: Path, where: list[dict[str, Any]], **more: Any) -> Benchmark:
+def make(
+    path: Path, where: list[dict[str, Any]], sections: dict[str, Any] | None = None, **more: Any
+) -> Benchmark:
     reader = {".parquet": "parquet", ".json": "json"}.get(path.suffix, "csv")
     split = {"order": "temporal", "group": "global", "ratio": [0.7, 0.1, 0.2]}
     return make_benchmark(
@@ -112,6 +119,7 @@ def make(path: Path, where: list[dict[str, Any]], **more: Any) -> Benchmark:
             "dataset": {"name": "log", "reader": reader, "path": str(path), "where": where, **more},
             "split": split,
             "models": [{"name": "popular", "kind": "popular"}],
+            **(sections or {}),
         },
         [], "test",
     )  # fmt: skip
@@ -140,7 +148,7 @@ def test_the_split_is_that_of_a_log_without_the_other_rows(
     for one in where:
         kept = [row for row in left if holds(row, one)]
         left, dropped = kept, [*dropped, len(left) - len(kept)]
-    more = {"attributes": ["event"]} if seed % 4 == 1 else {}
+    more: dict[str, Any] = {"attributes": ["event"]} if seed % 4 == 1 else {}
     made, facts, _ = split(tmp_path / "a", make(write_rows(tmp_path / "x" / file, rows), where, **more))
     wanted, plain, _ = split(tmp_path / "b", make(write_rows(tmp_path / "y" / file, left), [], **more))
     assert made == wanted and made
@@ -227,6 +235,19 @@ def test_a_period_needs_times_in_order(tmp_path: Path, ends: list[str]) -> None:
     path = write_rows(tmp_path / "log.csv", draw_rows(5))
     with pytest.raises(ConfigError, match=r"'soon' is no time|it ends before it begins"):
         split(tmp_path / "a", make(path, [{"column": "event_time", "between": ends}]))
+
+
+def test_folds_of_the_file_are_of_the_rows_that_count(tmp_path: Path) -> None:
+    rows, where = draw_rows(6), [CONDITIONS["in"]]
+    left = [row for row in rows if holds(row, where[0])]
+    folds: dict[str, Any] = {"split": {"holdout": "consecutive", "folds": 4, "fold": 1}}
+    made, _, _ = split(tmp_path / "a", make(write_rows(tmp_path / "log.csv", rows), where, folds))
+    wanted, _, _ = split(tmp_path / "b", make(write_rows(tmp_path / "left.csv", left), [], folds))
+    assert made == wanted and made
+    in_frame = OpenedLog(ChangedRows(cast(Any, None), (), cast(Any, None), ()), (), 9)
+    rules = LogRules(conditions=(Condition("event", "not_null"),))
+    with pytest.raises(ConfigError, match="Spark reads this log"):
+        label_stretches(replace(in_frame, rules=rules), Split.model_validate(folds["split"]))
 
 
 def test_a_generated_world_has_no_conditions() -> None:
