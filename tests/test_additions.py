@@ -126,7 +126,7 @@ def test_a_column_of_metrics_is_added_in_three_files(copy: Path) -> None:
         package / "metrics/accuracy.py",
         (
             '            **named,\n            "n": pa.array(n),\n',
-            '            **named,\n            "n": pa.array(n),\n            "total": _to_number_columns'
+            '            **named,\n            "n": pa.array(n),\n            "total": pa.array'
             "(numbers[0] * n),\n",
         ),
     )

@@ -6,6 +6,8 @@ import math
 import re
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.util import find_spec
+from pkgutil import iter_modules
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
@@ -24,7 +26,9 @@ KIND_MODULES: dict[str, tuple[str, ...]] = {
     "cornac": ("cornac",),
     "rating.kinds": (),
 }
-"""Modules of this package with more kinds. All others stand in the last one, which compiles kernels."""
+"""Modules of this package with more kinds. All others stand in a module of their name, or in the last one,
+which compiles kernels.
+"""
 
 
 class Provenance(Strict):
@@ -138,8 +142,8 @@ def model_class(kind: str) -> type[ModelConfig]:
     if ":" in kind:
         return import_class(kind)
     if kind not in MODELS:
-        others = list(KIND_MODULES)[-1]
-        module = next((module for module, kinds in KIND_MODULES.items() if kind in kinds), others)
+        own = kind if kind.isidentifier() and find_spec(f"{__package__}.{kind}") else list(KIND_MODULES)[-1]
+        module = next((module for module, kinds in KIND_MODULES.items() if kind in kinds), own)
         import_module(f"{__package__}.{module}")
     if kind not in MODELS:
         raise ConfigError(f"no model of kind '{kind}'", nearest(kind, list_kinds()))
@@ -148,7 +152,8 @@ def model_class(kind: str) -> type[ModelConfig]:
 
 def list_kinds() -> list[str]:
     """Return all kinds, after importing every module which defines some."""
-    for module in KIND_MODULES:
+    beside = [one.name for one in iter_modules(import_module(str(__package__)).__path__) if not one.ispkg]
+    for module in (*beside, *KIND_MODULES):
         import_module(f"{__package__}.{module}")
     return sorted(MODELS)
 
