@@ -87,9 +87,11 @@ def _emit_rows(writer: Writer, _: Any, groups: Any, row: Any) -> None:
         for tile, first in zip(_SUM_TILES, buffer[::_ROWS], strict=True):
             _move(writer, "tilestored", tile, first, llvm.LONG(64))
         for first in range(0, TOGETHER, _COMPARED):
-            some = range(first, first + _COMPARED)
-            sums = [writer.load(llvm.WORDS, buffer[at]) for at in some]
-            writer.append_reaching([(rows[at], group, [one]) for at, one in zip(some, sums, strict=True)])
+            last = first + _COMPARED
+            sums = [writer.load(llvm.WORDS, address) for address in buffer[first:last]]
+            writer.append_reaching(
+                [(row, group, [one]) for row, one in zip(rows[first:last], sums, strict=True)]
+            )
 
 
 def _emit_products(writer: Writer, users: list[Any], items: Any, at: Any, tiles: tuple[int, ...]) -> None:

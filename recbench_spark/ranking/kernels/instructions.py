@@ -129,10 +129,10 @@ class Writer:
             low = self.spread(self.load(WORD, self.at(self.read(LOWS), row, 4)))
             marked.append((row, group, [(one, builder.icmp_signed(">=", one, low)) for one in products]))
         masks = [mask for _, _, products in marked for _, mask in products]
-        some = masks[0]
+        any_mask = masks[0]
         for mask in masks[1:]:
-            some = builder.or_(some, mask)
-        with builder.if_then(builder.icmp_unsigned("!=", builder.bitcast(some, HALF), HALF(0))):
+            any_mask = builder.or_(any_mask, mask)
+        with builder.if_then(builder.icmp_unsigned("!=", builder.bitcast(any_mask, HALF), HALF(0))):
             for row, group, products in marked:
                 self._append(row, group, products)
 

@@ -19,7 +19,10 @@ Words = npt.NDArray[np.int16]
 Whole: TypeAlias = npt.NDArray[np.int16] | npt.NDArray[np.int32]
 
 LANES, ROWS, GROUPS, CHUNK = 16, 6, 4, 32
-"""As in `word_instructions`."""
+"""Items in a group; rows and groups multiplied together; pairs of dimensions added before a shift.
+
+`word_instructions`, which needs numba, has the same numbers.
+"""
 
 BLOCK = LANES * GROUPS
 """Products compared together."""
