@@ -213,6 +213,11 @@ def as_double(column: pa.Array, name: str, *, exact: bool = False) -> pa.Array:
     return pc.if_else(pc.less(pc.abs(number), EXACT_LIMIT), number, None) if exact else number
 
 
+def as_mask(values: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    """Return flags for numpy, False for NULL."""
+    return np.asarray(pc.fill_null(values, False), np.bool_)
+
+
 def find_inexact(column: pa.Array, number: pa.Array) -> pa.Array:
     """Mark texts with whole numbers too large for float64.
 

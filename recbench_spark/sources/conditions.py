@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.core.calendar_spans import end_day
-from recbench_spark.errors import ConfigError
-from recbench_spark.sources.arrow_rows import combine_column, is_text, spell_values
+from recbench_spark.errors import ConfigError, SchemaError
+from recbench_spark.sources.arrow_rows import as_double, as_mask, combine_column, spell_values
 from recbench_spark.sources.times import convert_times
 
 if TYPE_CHECKING:  # workers import this module and need no settings
@@ -172,7 +172,7 @@ def select_rows(
     for condition in conditions:
         column = combine_column(rows.column(condition.column))
         holds, bad_r, values = _compare(column, condition)
-        stays_r = kept_r & (_as_mask(holds) | bad_r | broken_r)
+        stays_r = kept_r & (as_mask(holds) | bad_r | broken_r)
         seen.append(values)
         dropped.append(int(kept_r.sum() - stays_r.sum()))
         bad_rs.append(bad_r & ~broken_r)
@@ -199,7 +199,7 @@ def _compare(column: pa.Array, condition: Condition) -> tuple[pa.Array, Bools, C
         numbers = convert_times(column, unit, condition.zone, condition.pattern)
     else:
         numbers = _to_numbers(column, condition)
-    bad_r = _as_mask(column.is_valid()) & ~_as_mask(numbers.is_valid())
+    bad_r = as_mask(column.is_valid()) & ~as_mask(numbers.is_valid())
     if rule == "between":
         return (
             pc.and_(pc.greater_equal(numbers, ends[0]), pc.less_equal(numbers, ends[1])),
@@ -212,36 +212,17 @@ def _compare(column: pa.Array, condition: Condition) -> tuple[pa.Array, Bools, C
 def _is_among(texts: pa.Array, values: Sequence[Value]) -> pa.Array:
     """Compare numbers as numbers, and other values as texts."""
     among = pc.is_in(texts, pa.array(map(spell_value, values), pa.string()))
-    numbers = {float(value) for value in values if not isinstance(value, str | bool)}
-    if not numbers:
-        return among
-    return pc.or_(
-        among, pa.array([_parse_number(text) in numbers for text in texts.to_pylist()], pa.bool_())
-    )
+    numbers = [float(value) for value in values if not isinstance(value, str | bool)]
+    return pc.or_(among, pc.is_in(as_double(texts, ""), pa.array(numbers))) if numbers else among
 
 
 def _to_numbers(column: pa.Array, condition: Condition) -> pa.Array:
     """Return float64, with NULL for texts that are no numbers."""
-    if is_text(column.type):
-        codes = column.cast(pa.string()).dictionary_encode()
-        return pa.array(map(_parse_number, codes.dictionary.to_pylist()), pa.float64()).take(codes.indices)
     try:
-        return column.cast(pa.float64(), safe=False)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return as_double(column, condition.column)
+    except SchemaError:
         message = f"dataset.where: {condition.describe()}: the column has {column.type}, and no numbers"
         raise ConfigError(message, "between: [2026-01-01, 2026-01-31] compares times") from None
-
-
-def _parse_number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-def _as_mask(values: pa.Array) -> Bools:
-    mask: Bools = np.asarray(pc.fill_null(values, False))
-    return mask
 
 
 def spell_value(value: Value) -> str:

@@ -19,7 +19,14 @@ import pyarrow.compute as pc
 from recbench_spark.core.ids import EXACT_BITS, IDS_AS_TEXT, SAFE_DIGITS, drop_empty, float_id_rule, is_utf8
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.schemas import IDS
-from recbench_spark.sources.arrow_rows import SPARK_NAMES, as_double, combine_column, is_text, spell_values
+from recbench_spark.sources.arrow_rows import (
+    SPARK_NAMES,
+    as_double,
+    as_mask,
+    combine_column,
+    is_text,
+    spell_values,
+)
 from recbench_spark.sources.conditions import Condition, Selection, select_rows
 from recbench_spark.sources.text_layouts import IN_UTF8
 from recbench_spark.sources.text_pieces import BAD_LINE, FILE
@@ -181,7 +188,7 @@ def check_rows(rows: pa.Table, rules: LogRules) -> Checked:
             columns[name], mistakes, unit = _check_times(array, source, rules)
         else:
             columns[name] = array.cast(pa.string())
-            wrong = ~_as_mask(pc.is_in(columns[name], pa.array(PARTS))) & is_set(array)
+            wrong = ~as_mask(pc.is_in(columns[name], pa.array(PARTS))) & is_set(array)
             mistakes = [Mark(source, f"one of {', '.join(PARTS)}", wrong)]
         marks += mistakes if name in rules.nullable else _refuse_nulls(columns[name], source, mistakes)
     marks += _mark_uncompared(rules, selection) if selection else []
@@ -214,12 +221,8 @@ def is_set(column: pa.Array | pa.ChunkedArray) -> Bools:
     return np.asarray(column.is_valid(), np.bool_)
 
 
-def _as_mask(values: pa.Array) -> Bools:
-    return np.asarray(pc.fill_null(values, False), np.bool_)
-
-
 def _is_undecoded(column: pa.Array | pa.ChunkedArray) -> Bools:
-    return _as_mask(pc.match_substring(column, "\ufffd"))
+    return as_mask(pc.match_substring(column, "\ufffd"))
 
 
 # --------------------------------------------------------------------------------------------- ids
@@ -271,7 +274,7 @@ def _float_ids(number: pa.Array, source: str, bits: int) -> Ids:
 
 def _decimal_ids(array: pa.Array, source: str) -> Ids:
     digits = pc.replace_substring_regex(array.cast(pa.string()), r"\.0*$", "")
-    wrong = _as_mask(pc.invert(pc.match_substring_regex(digits, "^-?[0-9]+$")))
+    wrong = as_mask(pc.invert(pc.match_substring_regex(digits, "^-?[0-9]+$")))
     digits = pc.if_else(pa.array(wrong), pa.scalar(None, pa.string()), digits)
     kind = array.type
     fits = pa.types.is_decimal(kind) and max(kind.precision - kind.scale, 1) <= SAFE_DIGITS
@@ -373,7 +376,7 @@ def is_later(times: pa.Array, rules: LogRules) -> Bools:
     """Mark times after the log's end."""
     if rules.end is None:
         return np.zeros(len(times), np.bool_)
-    return _as_mask(pc.greater_equal(times, rules.end))
+    return as_mask(pc.greater_equal(times, rules.end))
 
 
 def _map_attributes(rows: pa.Table, names: Sequence[str], where: str) -> pa.Array:
