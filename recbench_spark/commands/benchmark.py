@@ -1,4 +1,4 @@
-"""Fit rating models over all folds and seeds of a benchmark file, and print means and spreads.
+"""Fit rating models over folds and seeds; print means and spreads.
 
     recbench benchmark --config movielens_1m_rating --set dataset.path=DIR --warehouse DIR
     recbench benchmark --config FILE --warehouse DIR --seeds 1,2,3 --folds 0,1 --models sgd_64

@@ -1,4 +1,4 @@
-"""Board of a benchmark: published results, results of this package, and verdicts on under-tuned baselines.
+"""Rank published and own results, with verdicts on baselines.
 
     recbench board --config movielens_10m_rating --set dataset.path=DIR --warehouse DIR
     recbench board --config movielens_1m_rating --set dataset.path=DIR --warehouse DIR --paired
@@ -36,7 +36,7 @@ if __name__ != "flags":
     from recbench_spark.runtime.journal import Journal
     from recbench_spark.schemas import BOARDS, VERDICTS
     from recbench_spark.storage.file_tables import FileTables
-    from recbench_spark.storage.uris import join_uri, link_place
+    from recbench_spark.storage.uris import link_place
     from recbench_spark.tuning.board_update import BoardState, read_shown_fits, read_views, update_board
     from recbench_spark.tuning.folds import open_folded_log
 
@@ -81,8 +81,7 @@ def show_board(args: argparse.Namespace, benchmark: Benchmark, store: FileTables
     print(reports.board_text(facts))
     if args.paired:
         print(f"\n{reports.pairs_text(board.name, board.entries)}")
-    if store.is_file_storage:
-        place = join_uri(store.root, "reports", f"board-{facts.name}.html")
+    if place := store.file_place("reports", f"board-{facts.name}.html"):
         reports.write_page(reports.render_board(facts), place)
         print(f"report: {link_place(place)}")
     return OK

@@ -1,4 +1,4 @@
-"""Submit a run as predictions or rankings with its provenance; score one again, without training.
+"""Submit a run as predictions or rankings; score one again.
 
     recbench bundle pack --config FILE --warehouse DIR --model sgd_mf --output BUNDLE
     recbench bundle pack --config FILE --warehouse DIR --predictions p.parquet --name mine \\

@@ -1,4 +1,4 @@
-"""Compare models on the same users: files of lists, or runs of a warehouse on any nights.
+"""Compare models on the same users: files or runs.
 
     recbench compare --lists als=als.parquet --lists popular=popular.csv --truth truth.parquet --k 10
     recbench compare --warehouse DIR als popular --metrics ndcg@10

@@ -1,4 +1,4 @@
-"""Embed all nodes of a graph, layer by layer, so that no vector is computed twice.
+"""Embed all nodes of a graph, layer by layer.
 
     recbench embed --warehouse DIR --edges edges.csv
     recbench embed --warehouse DIR --edges likes.parquet --columns src=user,dst=item \\

@@ -1,4 +1,4 @@
-"""Estimate from biased logs: errors over a whole rating matrix, or the value of a policy.
+"""Estimate errors over all ratings, or a policy, from biased logs.
 
     recbench estimate --warehouse DIR --model NAME --matrix PATH --log PATH --propensities PATH
     recbench estimate --warehouse DIR --model NAME --rounds PATH

@@ -1,4 +1,4 @@
-"""Look at a log and write a benchmark file for it, which runs as it is.
+"""Look at a log and write a benchmark file for it.
 
     recbench init --log ratings.csv
     recbench init --log events.csv --dry-run

@@ -1,4 +1,4 @@
-"""Maintain a warehouse: retention, compaction, migration, removal of files of interrupted runs.
+"""Maintain a warehouse: retention, compaction, migration.
 
     recbench maintain --warehouse DIR --logical-date 2026-06-30 --keep-days 90 --optimize
     recbench maintain --warehouse DIR --vacuum-hours 168
@@ -75,7 +75,7 @@ def maintain(args: argparse.Namespace, store: FileTables) -> int:
         return OK
     journal.say("remove what killed runs left")
     store.delete_orphans(yesterday_stamp(store))
-    if store.is_file_storage:
+    if store.file_place():
         retention.remove_private_files(store.root, store.read_clock() - retention.MAX_NIGHT_SECONDS)
     for name in filter(store.exists, TABLES):
         if args.optimize and upkeep.compact_table(name):
@@ -128,7 +128,7 @@ def retain(upkeep: retention.Upkeep, args: argparse.Namespace, journal: Journal)
     assert first is not None
     store, old = upkeep.store, upkeep.find_old_results(first, args.keep_night)
     graphs, fits, layouts = retention.OldGraphs(), tuple[str, ...](), tuple[str, ...]()
-    if store.is_file_storage:  # a catalog where Spark writes has no such files
+    if store.file_place():  # a catalog where Spark writes has no such files
         rule = upkeep.read_rule(first, args.keep_night, old.splits)
         graphs = retention.find_old_graphs(store.root, rule)
         fits = retention.find_old_fits(store.root, rule)

@@ -1,4 +1,4 @@
-"""Run one benchmark under every protocol, to see how much a ranking of models depends on the protocol.
+"""Run one benchmark under every protocol.
 
     recbench multiverse --config movielens_100k_temporal --set dataset.path=DIR \
         --warehouse warehouse/multiverse --logical-date 2026-01-01
@@ -30,7 +30,7 @@ if __name__ != "flags":
     from recbench_spark.query.command_lines import query_command
     from recbench_spark.runtime.journal import Journal
     from recbench_spark.storage.file_tables import FileTables
-    from recbench_spark.storage.uris import join_uri, link_place
+    from recbench_spark.storage.uris import link_place
 
 PROTOCOLS = ("RO_RS", "TO_RS", "RO_LS", "TO_LS")
 CANDIDATES = ("unseen", "uniform")
@@ -123,8 +123,7 @@ def print_shares(store: FileTables, name: str, protocols: list[Benchmark]) -> No
         raise DataError("no pair of models has run", "see the errors above")
     facts = reports.make_multiverse(pairs)
     print("\n\n".join(reports.multiverse_text(one) for one in facts))
-    if store.is_file_storage:
+    if place := store.file_place("reports", f"{name}-multiverse.html"):
         page = reports.render_multiverse(name, facts, reports.make_pairs(pairs))
-        place = join_uri(store.root, "reports", f"{name}-multiverse.html")
         print(f"page: {link_place(reports.write_page(page, place))}")
     print(query_command(store.root, "how_much_is_the_protocols_doing"))

@@ -1,4 +1,4 @@
-"""Find the neighbours of every node: the nodes that short random walks with restart visit most.
+"""Find the neighbours of every node by short random walks.
 
     recbench neighbourhoods --warehouse DIR --edges edges.csv --undirected
     recbench neighbourhoods --warehouse DIR --edges likes.parquet --columns src=user,dst=item \\

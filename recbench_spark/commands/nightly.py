@@ -1,4 +1,4 @@
-"""Run all stages of a benchmark file for one day, or for many days or splits in one session.
+"""Run a benchmark file for one day, or for many.
 
     recbench nightly --config demo --warehouse warehouse/demo --logical-date 2026-01-01
     recbench nightly --config FILE --warehouse DIR --dates 2026-01-01..2026-01-31

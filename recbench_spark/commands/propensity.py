@@ -1,4 +1,4 @@
-"""Estimate exposure propensities of items from a split of the warehouse or from any log.
+"""Estimate exposure propensities of items from a split or log.
 
     recbench propensity --warehouse DIR --split SPLIT_ID
     recbench propensity --warehouse DIR --log ratings.parquet --columns user_id=user,item_id=movie

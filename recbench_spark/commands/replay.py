@@ -1,4 +1,4 @@
-"""Replay a log of auctions with models of click probability: clicks, yields, revenue.
+"""Replay logged auctions with models of click probability.
 
     recbench replay --config demo --warehouse DIR      # a generated log, results in seconds
     recbench replay --config FILE --warehouse DIR

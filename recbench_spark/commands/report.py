@@ -1,4 +1,4 @@
-"""Write the HTML report of a suite's latest night again, and print its leaderboard.
+"""Write the report of a suite's latest night again.
 
 recbench report --config demo --warehouse warehouse/demo
 """

@@ -1,4 +1,4 @@
-"""Split a log to audited Delta tables: labelled rows, catalogue, user blocks and manifest.
+"""Split a log to audited Delta tables.
 
     recbench split --config movielens_1m --set dataset.path=DIR --warehouse DIR
     recbench split --log ratings.parquet --columns user_id=user,item_id=movie,event_time=ts \\
@@ -39,7 +39,6 @@ if __name__ != "flags":
     from recbench_spark.splits.manifests import check_suspects, format_manifest
     from recbench_spark.splits.windows import list_age_facts
     from recbench_spark.storage.file_tables import FileTables
-    from recbench_spark.storage.uris import join_uri
 
 
 def parser() -> cli.Parser:
@@ -168,13 +167,13 @@ def print_audit(store: FileTables, benchmark: Benchmark, split_id: str, journal:
         print(f"warning: {suspect.summary_line()}")
     error = gate_error(checks)
     journal.record("split", split_id=split_id, gates=len(checks), error=str(error) if error else None)
-    if store.is_file_storage:
+    if place := store.file_place("results", f"split-{split_id}.json"):
         result = {
             "split_id": split_id,
             "exit_code": error.exit_code if error else OK,
             "error": error and str(error),
         }
-        write_json(join_uri(store.root, "results", f"split-{split_id}.json"), result)
+        write_json(place, result)
     if error:
         raise error
     query = f"SELECT part, count(*) AS n FROM splits WHERE split_id = '{split_id}' GROUP BY part"

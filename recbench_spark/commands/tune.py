@@ -1,4 +1,4 @@
-"""Search settings of models on validation rows, every method with the same budget.
+"""Search settings of models on validation rows.
 
     recbench tune --config movielens_1m_rating --set dataset.path=DIR --warehouse DIR
     recbench tune --config movielens_1m_graph --set dataset.path=DIR --warehouse DIR

@@ -11,9 +11,9 @@ from recbench_spark.errors import ConfigError, FallbackToSpark, nearest
 from recbench_spark.schemas import TABLES, Table
 from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder, needs_no_java
 from recbench_spark.storage.delta_files import partition_values
-from recbench_spark.storage.objects import require_conditional_writes, require_storage
+from recbench_spark.storage.objects import require_storage, try_writes
 from recbench_spark.storage.table_folders import check_would_write, may_have_folder
-from recbench_spark.storage.uris import is_object_storage
+from recbench_spark.storage.uris import has_driver
 
 MAX_NEIGHBOURS = 1000
 """Most neighbours searched for a similar name.
@@ -37,11 +37,8 @@ def check_warehouse(root: str) -> list[str]:
     """
     if is_local_folder(root):
         check_would_write(Path(root))
-    if not is_object_storage(root):
-        return []
     require_storage(root)
-    require_conditional_writes(root)
-    return [f"storage     {root}: an object was written, read, refused a second time, and removed"]
+    return try_writes(root)
 
 
 def check_models(root: str, models: Sequence[ModelConfig], *, opened: bool = False) -> None:
@@ -60,7 +57,7 @@ def check_models(root: str, models: Sequence[ModelConfig], *, opened: bool = Fal
 
     for model in (model for model in models if model.measured):
         adapter = make_adapter(model)
-        if adapter.needs_folder or (adapter.needs_files and not is_object_storage(root)):
+        if adapter.needs_folder or (adapter.needs_files and not has_driver(root)):
             raise ConfigError(
                 f"model {model.name}: its files are mapped, and --warehouse {root} is no folder",
                 "give a folder that the driver and all workers see, or leave the model out",

@@ -40,12 +40,12 @@ def files_folder(store: FileTables) -> str:
         StoreError: the warehouse is a catalog where Spark writes, or on a storage where tasks do not
             write objects themselves.
     """
-    if not store.is_file_storage:
+    if (place := store.file_place(FOLDER)) is None:
         raise StoreError(
             f"{store.root} is neither a folder nor an object storage, where files of graphs can be",
             "--warehouse must be a folder that the driver and all workers see, or s3://, gs://, abfss://, hdfs://",
         )
-    return join_uri(store.root, FOLDER)
+    return place
 
 
 def split_source(store: FileTables, split_id: str, **more: Any) -> GraphSource:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from recbench_spark.config import ModelConfig, digest
+from recbench_spark.config import ModelConfig
 from recbench_spark.core.strict_settings import shorten
 from recbench_spark.errors import is_cancelled
 from recbench_spark.models.adapters.fit_files import CHECKPOINTS, keep_copies
@@ -24,7 +24,6 @@ from recbench_spark.night.night import BenchmarkNight, check_model_gates
 from recbench_spark.runtime.failures import describe_error, is_java_gone
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.leases import Lease, Report, hold_lease
-from recbench_spark.storage.shared_arrays import host_folder
 from recbench_spark.storage.uris import join_uri
 
 
@@ -129,6 +128,4 @@ def find_lease_folder(adapter: ModelAdapter[ModelConfig], data: SplitData) -> Pa
     """Find a fit's lease folder; None without a lease."""
     if not adapter.leased:
         return None
-    if data.store.folder is None and data.store.is_file_storage and adapter.keeps_checkpoints:
-        return host_folder() / digest(data.store.root)
-    return data.store.folder
+    return data.store.lease_folder(adapter.keeps_checkpoints)

@@ -26,8 +26,8 @@ from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.object_access import map_together
 from recbench_spark.storage.objects import measure_files, read_bytes
-from recbench_spark.storage.table_folders import is_catalog_schema
-from recbench_spark.storage.uris import absolute_place, join_uri
+from recbench_spark.storage.table_folders import reports_place
+from recbench_spark.storage.uris import join_uri
 
 FOLLOWING_TABLES = (COMPARISONS, PARADOXES, FLIPS, CHANGES)
 """Tables computed from a night's runs."""
@@ -63,12 +63,8 @@ def night_file(root: str, suite: str, day: date) -> str:
 
 
 def report_file(root: str, suite: str, day: date) -> str:
-    """Return the place of a night's report.
-
-    The report is beside the tables, or in `reports/CATALOG.SCHEMA/`.
-    """
-    folder = absolute_place(f"reports/{root}") if is_catalog_schema(root) else join_uri(root, "reports")
-    return join_uri(folder, f"{suite}-{day}.html")
+    """Return the place of a night's report."""
+    return join_uri(reports_place(root), f"{suite}-{day}.html")
 
 
 def read_filled_tables(root: str, suite: str, day: date) -> list[str]:

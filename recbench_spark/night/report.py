@@ -48,7 +48,7 @@ def report_night(night: BenchmarkNight, journal: Journal) -> tuple[str | None, s
         try:
             reports.write_report(report, str(path))
         except OSError as error:
-            if night.store.is_file_storage:
+            if night.store.file_place():
                 raise
             journal.say(f"no report: {error}")
             path = None

@@ -176,7 +176,7 @@ def write_results(store: FileTables, benchmark: Benchmark, attempts: Sequence[At
 
     A file holds the outcome and the numbers over all users.
     """
-    if not store.is_file_storage:
+    if store.file_place() is None:
         return
     done = {one.run_id: one.model.name for one in attempts if not one.error}
     metrics = read_metrics(store, done, benchmark)
@@ -203,7 +203,7 @@ def write_night(night: BenchmarkNight, outcome: NightOutcome, comparison_id: str
     compared, so it has no regressions. `night_status.find_finished_night` reads this file to see if the
     same night is complete.
     """
-    if not night.store.is_file_storage:
+    if night.store.file_place() is None:
         return
     suite, day = night.benchmark.name, night.logical_date
     newest = find_newest_runs(night, [("logical_date", "=", day)])

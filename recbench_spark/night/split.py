@@ -338,7 +338,7 @@ def open_any_log(store: FileTables, dataset: Dataset, *, placed: bool = False) -
         FallbackToSpark: the warehouse has no Spark, which must read the log. The others: see `check_log`.
     """
     if dataset.reader == "world":
-        return open_world(store.engine, dataset, store.scratch if store.is_file_storage else None)
+        return open_world(store.engine, dataset, store.scratch if store.file_place() else None)
     if store.spark is None:
         return check_log(open_raw_log(dataset), dataset, store.engine)
     from recbench_spark.sources.readers.logs import open_log  # noqa: PLC0415

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from recbench_spark.errors import StoreError
 from recbench_spark.storage.objects import write_bytes, write_text
-from recbench_spark.storage.uris import is_object_storage, is_remote, join_uri
+from recbench_spark.storage.uris import has_driver, is_remote, join_uri
 
 if TYPE_CHECKING:
     from recbench_spark.runtime.terminal_bar import TerminalBar
@@ -49,7 +49,7 @@ class Journal:
             StoreError: no file can be written there.
         """
         self.close()
-        if is_object_storage(path):
+        if has_driver(path):
             self.remote = _RemoteLines(str(path))
             self.remote.write()
             return
@@ -85,7 +85,7 @@ class Journal:
         """
         if path:
             self.write_to(path)
-        elif store.is_file_storage:
+        elif store.file_place():
             self.write_beside(store.root, name)
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ from recbench_spark.sources.readers.paths import explain_errors, is_table, quali
 from recbench_spark.storage.shared_arrays import escape_path
 from recbench_spark.storage.spark_places import find_table, is_delta
 from recbench_spark.storage.table_scans import find_partition, is_delta_table
-from recbench_spark.storage.uris import is_object_storage
+from recbench_spark.storage.uris import has_driver, is_remote
 
 DRIVER_BYTES = 1 << 28
 """Bytes in plain files up to which driver threads compute digests; larger inputs go to tasks."""
@@ -108,7 +108,7 @@ def _read_table_snapshot(spark: SparkSession, name: str, options: Options) -> Sn
 
 def _plain_input(spark: SparkSession, path: str, named: bool) -> PinnedInput:
     place = normalise_path(path)
-    if Path(place).exists() or is_object_storage(place):
+    if Path(place).exists() or has_driver(place):
         look = partial(digests.content_identity, place, named, partial(_digest_in_tasks, spark))
         digest = look()
         return PinnedInput(path, digest, None, look, digest)
@@ -131,7 +131,7 @@ def _digest_in_tasks(spark: SparkSession, pieces: Sequence[Piece]) -> list[bytes
 
 def _measure_piece(piece: Piece) -> int:
     path, first = piece
-    if is_object_storage(path):  # to ask for the size of each would be a request each
+    if is_remote(path):  # to ask for the size of each would be a request each
         return PIECE
     return min(PIECE, max(Path(path).stat().st_size - first, 0))
 

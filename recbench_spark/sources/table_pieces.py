@@ -15,7 +15,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from urllib.parse import unquote
@@ -36,7 +35,7 @@ from recbench_spark.storage import local_files, table_scans
 from recbench_spark.storage.objects import stat_visible
 from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.text_forms import BLANKS
-from recbench_spark.storage.uris import arrow_uri, is_hdfs, is_object_storage, is_remote
+from recbench_spark.storage.uris import arrow_uri, has_driver, is_remote
 
 READ_COLUMNS = frozenset({*IDS, *NUMBER_COLUMNS, "rank", "vector"})
 """Columns that must have a common type in all files of a table."""
@@ -79,7 +78,7 @@ def find_place(path: str) -> str:
         FallbackToSpark: it is in a catalog, or on a storage that Hadoop alone reads.
     """
     place = arrow_uri(normalise_path(path))
-    if is_object_storage(place) and not (is_hdfs(place) and find_spec("hdfs_native") is None):
+    if has_driver(place):
         return place
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", place):
         raise FallbackToSpark(f"{path} is on a storage that Spark reads")

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow.dataset import Dataset
 
+from recbench_spark.core.strict_settings import digest
 from recbench_spark.engine.local import LocalEngine
 from recbench_spark.engine.measures import PIECE_ROWS
 from recbench_spark.errors import FallbackToSpark
@@ -34,7 +35,7 @@ from recbench_spark.storage.scratch import drop_scratch, scratch_folder
 from recbench_spark.storage.shared_arrays import host_folder
 from recbench_spark.storage.table_folders import create_local_table, create_object_table, has_commit
 from recbench_spark.storage.table_upkeep import explain_lost
-from recbench_spark.storage.uris import is_object_storage, shorten_path
+from recbench_spark.storage.uris import is_object_storage, join_uri, shorten_path
 
 T = TypeVar("T")
 
@@ -84,6 +85,19 @@ class FileTables:
     def files_root(self) -> str:
         """Root for files needed by later jobs; retention looks there."""
         return self.root
+
+    def file_place(self, *parts: str) -> str | None:
+        """Return the place for a file beside the tables, if there is one."""
+        return join_uri(self.root, *parts) if self.is_file_storage else None
+
+    def lease_folder(self, copied: bool = False) -> Path | None:
+        """Return this host's folder for a fit's lease, if there is one.
+
+        `copied`: the fit keeps checkpoints, which object storage holds as copies.
+        """
+        if self.folder is None and self.is_file_storage and copied:
+            return host_folder() / digest(self.root)
+        return self.folder
 
     def format_path(self, relative: str) -> str:
         """Return a path below `files_root` as tables store it."""

@@ -444,6 +444,18 @@ def require_storage(place: str) -> None:
         next(iter(store.list(key or None, chunk_size=1)), None)
 
 
+def try_writes(place: str) -> list[str]:
+    """Return a line on writes tried in object storage; elsewhere none.
+
+    Raises:
+        StoreError: as `require_conditional_writes`.
+    """
+    if not uris.is_object_storage(place):
+        return []
+    require_conditional_writes(place)
+    return [f"storage     {place}: an object was written, read, refused a second time, and removed"]
+
+
 @lru_cache(maxsize=64)
 def require_conditional_writes(place: str) -> None:
     """Check that a storage refuses a name's second write.

@@ -187,8 +187,10 @@ def share_access(spark: SparkSession, root: str) -> None:
     plans, but not the workers' environment. The driver too uses keys from Hadoop's configuration
     (`fs.s3a.access.key`). A later call gives renewed keys to the tasks of later jobs, and removes the
     earlier ones. Hadoop itself looks for keys in the environment, but not for address and region, so it
-    gets these from here.
+    gets these from here. Other storages need nothing.
     """
+    if not is_object_storage(root):
+        return
     hadoop = sessions.read_hadoop(spark)
     object_access.adopt_hadoop(root, hadoop.get)
     options = object_access.read_access(root).options

@@ -179,8 +179,7 @@ class Store(FileTables):
 
         A profile's keys expire and are replaced.
         """
-        if is_object_storage(self.root):
-            spark_places.share_access(self.spark, self.root)
+        spark_places.share_access(self.spark, self.root)
 
     def _create(self, table: Table) -> None:
         if is_object_storage(self.root):

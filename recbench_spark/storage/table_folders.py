@@ -19,7 +19,7 @@ from recbench_spark.storage import delta_files
 from recbench_spark.storage.objects import list_objects, put_if_absent, require_conditional_writes
 from recbench_spark.storage.publish import NO_LINKS, age_seconds
 from recbench_spark.storage.table_sql import table_properties
-from recbench_spark.storage.uris import LOG, is_object_storage, join_uri
+from recbench_spark.storage.uris import LOG, absolute_place, is_object_storage, join_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,6 +31,14 @@ def is_catalog_schema(root: str) -> bool:
     Such a root has two names and a dot, and there is no such directory.
     """
     return bool(re.fullmatch(r"[A-Za-z_]\w*\.[A-Za-z_]\w*", root)) and not Path(root).exists()
+
+
+def reports_place(root: str) -> str:
+    """Return the place of a warehouse's reports.
+
+    They are beside the tables, or in `reports/CATALOG.SCHEMA/` of the working directory.
+    """
+    return absolute_place(f"reports/{root}") if is_catalog_schema(root) else join_uri(root, "reports")
 
 
 def may_have_folder(root: str) -> bool:

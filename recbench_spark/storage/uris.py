@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from functools import lru_cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -76,6 +77,11 @@ def is_object_storage(place: str | Path) -> bool:
     Neither needs Java here.
     """
     return read_scheme(place) in OBJECT_SCHEMES
+
+
+def has_driver(place: str | Path) -> bool:
+    """Check whether a URI is read and written without Java here."""
+    return is_object_storage(place) and not (is_hdfs(place) and find_spec("hdfs_native") is None)
 
 
 def is_hdfs(place: str | Path) -> bool:

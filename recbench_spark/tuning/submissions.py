@@ -110,7 +110,7 @@ def _require_files(store: FileTables, model: str, folders: Sequence[str]) -> Non
 
     The rows of such fits in `fits` still exist.
     """
-    missing = [place for place in folders if store.is_file_storage and not holds_files(place)]
+    missing = [place for place in folders if store.file_place() and not holds_files(place)]
     if missing:
         raise DataError(
             f"model {model}: files of {len(missing)} fits were removed, for example {missing[0]}",

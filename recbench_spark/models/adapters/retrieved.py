@@ -79,8 +79,7 @@ class RetrievedAdapter(ModelAdapter[RetrievedModel]):
                 f"vectors, so no index holds its items",
                 "retrieval.models: models with vectors, such as als or embeddings",
             )
-        root = data.store.files_root if data.store.is_file_storage else ""
-        place = f"{root}/{FIT_FILES}/{data.split_id}-index-" if root else ""
+        place = data.store.file_place(FIT_FILES, f"{data.split_id}-index-") or ""
         source = RetrievedSource(ranked.source, self.settings.index, self.settings.length, place)
         return ScoredModel(source, ranked.vectors), checks
 

@@ -34,7 +34,6 @@ from recbench_spark.storage.frame_blocks import FrameRows
 from recbench_spark.storage.shared_arrays import escape_path
 from recbench_spark.storage.spark_places import is_delta, share_access
 from recbench_spark.storage.sql_quotes import quote_sql
-from recbench_spark.storage.uris import is_object_storage
 
 
 def open_log(spark: SparkSession, dataset: Dataset, *, placed: bool = False) -> OpenedLog:
@@ -110,8 +109,7 @@ def prepare_session(spark: SparkSession, path: str) -> bool:
 
     The result says whether U+FFFD is a letter in its text.
     """
-    if is_object_storage(path):
-        share_access(spark, path)
+    share_access(spark, path)
     return read_setting(spark, REPLACEMENT) == "keep"
 
 

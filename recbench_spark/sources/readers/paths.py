@@ -21,7 +21,6 @@ from recbench_spark.sources.table_pieces import read_folders
 from recbench_spark.storage.local_files import COMPRESSED, DAMAGED, HEAD_BYTES
 from recbench_spark.storage.shared_arrays import escape_path
 from recbench_spark.storage.spark_places import require_jars, share_access
-from recbench_spark.storage.uris import is_object_storage
 
 
 def is_folder(spark: SparkSession, path: str) -> bool:
@@ -94,9 +93,8 @@ def reach_storage(spark: SparkSession, path: str) -> None:
     Raises:
         StoreError: this session's Hadoop lacks the classes for it.
     """
-    if is_object_storage(path):
-        share_access(spark, path)
-        require_jars(spark, path)
+    share_access(spark, path)
+    require_jars(spark, path)
 
 
 def file_system(spark: SparkSession, path: str) -> tuple[Any, Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from recbench_spark.models.networks.factors import make_pairs
 from recbench_spark.models.networks.settings import LightGcnModel
 from recbench_spark.models.settings import ModelConfig
 from recbench_spark.night.model_fits import hold_fit
+from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.leases import Lease, hold_lease
 from recbench_spark.storage.objects import list_objects, put_if_absent, write_bytes
 from recbench_spark.storage.publish import replace_text
@@ -112,7 +112,7 @@ def test_a_fit_goes_on_on_another_host(
         name="m", kind="lightgcn", dims=4, layers=2, epochs=4, batch=64, rate=0.02, validation=0.2
     )
     whole = fit_factors(pairs, settings, tmp_path / "whole", lambda _: None)
-    store = SimpleNamespace(folder=None, is_file_storage=True, root=bucket, files_root=bucket)
+    store = ArrowStore(bucket)
     data: Any = Split(store)
     adapter, said, work = Fitted(settings), list[str](), f"{bucket}/{FIT_FILES}/fit-1/work"
     adapter.done = []

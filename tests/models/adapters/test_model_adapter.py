@@ -11,6 +11,7 @@ import pytest
 from recbench_spark.models.adapters.model_adapter import Behaviour, ModelAdapter
 from recbench_spark.models.settings import ModelConfig
 from recbench_spark.night.model_fits import hold_fit
+from recbench_spark.storage.arrow_store import ArrowStore
 
 
 class Older(Behaviour[ModelConfig]):
@@ -61,6 +62,6 @@ def test_a_fit_under_a_lease_asks_for_the_plain_name(tmp_path: Path) -> None:
         def is_saved(self, data: Any) -> bool:
             return True
 
-    data: Any = SimpleNamespace(store=SimpleNamespace(folder=tmp_path), journal=None)
+    data: Any = SimpleNamespace(store=ArrowStore(str(tmp_path)), journal=None)
     with hold_fit(Leased(ModelConfig(name="m", kind="m")), data) as fit:
         assert fit is None
