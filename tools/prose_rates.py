@@ -30,6 +30,9 @@ FEWEST_WORDS = 150
 WRITTEN = {"reference", "presets.md"}
 """Folders and pages of docs that tools write."""
 
+WRITTEN_BLOCK = re.compile(r"<!-- written by .*?<!-- end -->", re.DOTALL)
+"""A block of a page that a tool writes."""
+
 Prose = tuple[str, Path, str]
 """A kind, a file, and the text of this kind in it."""
 
@@ -78,6 +81,11 @@ def read_code(path: Path) -> Iterator[Prose]:
     yield "comments", path, "\n".join(comments)
 
 
+def read_page(path: Path) -> str:
+    """Return a page without the blocks that tools write."""
+    return WRITTEN_BLOCK.sub("", path.read_text())
+
+
 def read_prose(paths: list[Path]) -> Iterator[Prose]:
     """Yield the prose of files, and of all files of Python and all pages below folders."""
     for path in paths:
@@ -86,7 +94,7 @@ def read_prose(paths: list[Path]) -> Iterator[Prose]:
         elif path.suffix == ".py":
             yield from read_code(path)
         else:
-            yield "pages", path, LINK.sub("]", CODE.sub("", path.read_text()))
+            yield "pages", path, LINK.sub("]", CODE.sub("", read_page(path)))
 
 
 def main() -> None:
@@ -99,7 +107,7 @@ def main() -> None:
     prose = list(read_prose(paths))
     for kind in ("docstrings", "comments", "pages"):
         print_line(kind, Rates.count("\n".join(text for one, _, text in prose if one == kind)))
-    total = sum(len(path.read_text().split()) for kind, path, _ in prose if kind == "pages")
+    total = sum(len(read_page(path).split()) for kind, path, _ in prose if kind == "pages")
     print(f"wc: {total:,} words of pages")
     counted = [(Rates.count(text), f"{path} ({kind})") for kind, path, text in prose]
     worst = sorted(
