@@ -12,7 +12,7 @@ lists: user_id, item_id, rank (from 1) or score. truth: user_id, item_id
 [, relevance]; a user with an empty truth has one row with item NULL. scores: user_id, item_id, score.
 embeddings: user_id, vector and item_id, vector[, bias], or a warehouse whose table `embeddings` has the
 vectors (of recbench embed, or of a night's model). predictions: user_id, item_id, prediction,
-outcome. The metrics are printed and written to WAREHOUSE/metrics, WAREHOUSE/user_metrics ...
+outcome[, weight]. The metrics are printed and written to WAREHOUSE/metrics, WAREHOUSE/user_metrics ...
 
 Tables of this machine up to 2,000,000 rows are evaluated in this process, others by Spark, with the same
 numbers and tables: --engine.
@@ -52,7 +52,7 @@ if __name__ != "flags":
     from recbench_spark.evaluation.evaluation import evaluate
     from recbench_spark.evaluation.many_models import SIDES
     from recbench_spark.evaluation.pairs import evaluate_pairs
-    from recbench_spark.evaluation.predictions import evaluate_predictions
+    from recbench_spark.evaluation.predictions import WEIGHTED, evaluate_predictions
     from recbench_spark.evaluation.request_checks import check_request
     from recbench_spark.metrics.beyond_accuracy import LIST_METRICS
     from recbench_spark.metrics.kernels.accuracy import METRICS
@@ -116,6 +116,8 @@ def _add_metric_flags(flags: cli.Parser) -> None:
     text = "TPR, FPR ... of predictions from these values on"
     add("--thresholds", type=cli.parse_numbers, default=Views.thresholds, help=text)
     add("--fpr", type=cli.parse_numbers, default=Views.fpr, help="rates of the partial AUC: 0,0.1")
+    text = "share of negatives in the training of predicted probabilities, which are recalibrated: 0.05"
+    add("--negatives-kept", type=float, default=Views.negatives_kept, help=text)
     add("--slice", metavar="COLUMN", help="numbers of predictions also for each value of a column")
     add("--bootstrap", type=int, default=Bootstrap().replicates, help="replicates of intervals (0: none)")
 
@@ -191,6 +193,8 @@ def _publish(store: FileTables, result: Any, run: dict[str, Any]) -> None:
     """Write the result, and print what was written."""
     from recbench_spark.night.standalone_runs import publish_standalone  # noqa: PLC0415
 
+    if any(check.check == WEIGHTED for check in result.checks):
+        run["settings"]["weight"] = "column"
     run_id = publish_standalone(store, result, run)
     metrics, checks = (store.read_run(name, run_id) for name in ("metrics", "checks"))
     print_results(metrics, checks, run_id, store.root, run["settings"].get("slice"))
@@ -266,11 +270,9 @@ def _refuse_unused(args: argparse.Namespace, kind: str) -> None:
         )
     defaults = Views()
     prediction_flags = {
-        "--quantiles": args.quantiles != defaults.quantiles,
-        "--fpr": args.fpr != defaults.fpr,
-    }
-    prediction_flags |= {"--thresholds": args.thresholds != defaults.thresholds}
-    prediction_flags |= {"--slice": args.slice is not None}
+        f"--{name.replace('_', '-')}": getattr(args, name) != value
+        for name, value in asdict(defaults).items()
+    } | {"--slice": args.slice is not None}
     for flag in [flag for flag, is_set in prediction_flags.items() if is_set and kind != "predictions"]:
         raise ConfigError(f"{flag} is not used with --{kind}", "it is for predictions")
     if args.similarity != "dot" and kind != "embeddings":
@@ -310,7 +312,7 @@ def read_views(args: argparse.Namespace) -> Views:
         raise ConfigError(f"--fpr: {len(args.fpr)} numbers, expected two", "e.g. --fpr 0,0.1")
     if args.quantiles > MAX_QUANTILES:
         raise ConfigError(f"--quantiles {args.quantiles}: at most {MAX_QUANTILES}", "10 or 100 are usual")
-    return Views(args.quantiles, args.thresholds, args.fpr)
+    return Views(args.quantiles, args.thresholds, args.fpr, args.negatives_kept)
 
 
 def evaluate_tables(

@@ -362,11 +362,22 @@ class Evaluation(Strict):
 
 @dataclass(frozen=True)
 class Views:
-    """Settings for metrics by bin: equal-mass bins, thresholds, false-positive rates."""
+    """Settings for metrics of predictions: bins, thresholds, rates, recalibration.
+
+    Attributes:
+        quantiles: number of bins of equal mass.
+        thresholds: predictions from which on a row counts as positive.
+        fpr: false-positive rates of the partial AUC.
+        negatives_kept: share of the negatives that the model's training kept; a probability p becomes
+            p / (p + (1 - p) / negatives_kept) first. The rows' own sampling belongs in their weights.
+            Source: He et al. 2014, Practical lessons from predicting clicks on ads at Facebook, section
+            6.3; TorchRec's RecalibratedNEMetric.
+    """
 
     quantiles: int = 10
     thresholds: tuple[float, ...] = (0.5,)
     fpr: tuple[float, float] = (0.0, 0.1)
+    negatives_kept: float = 1.0
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -387,6 +398,9 @@ class Views:
             raise ConfigError(f"fpr is {low:g} to {high:g}", "give two ascending numbers in 0..1")
         if self.quantiles < 1:
             raise ConfigError(f"quantiles is {self.quantiles}", "give 1 or more")
+        if not _are_numbers([self.negatives_kept]) or not 0 < self.negatives_kept <= 1:
+            what = f"negatives_kept is {show_value(self.negatives_kept)}"
+            raise ConfigError(what, "give the share of negatives kept: above 0, at most 1")
 
 
 def _are_numbers(values: object) -> bool:

@@ -29,7 +29,7 @@ SAMPLE_TABLE, SAMPLE_TASK = 1 << 8, 1 << 12
 class PredictionRange:
     """One task's rows: smallest prediction, row count, and pairs.
 
-    `pairs`: None if an outcome is neither 0 nor 1.
+    `rows`: their summed whole weights where they have some. `pairs`: None if an outcome is neither 0 nor 1.
     """
 
     first: float
@@ -45,8 +45,8 @@ class RangeOffsets:
     above: tuple[int, int]
 
 
-RangeMeasure = Callable[[Floats, Floats], Any]
-"""Computes numbers from one range's predictions and outcomes; sent to the tasks."""
+RangeMeasure = Callable[[Floats, Floats, Ints | None], Any]
+"""Computes numbers from one range's predictions, outcomes and whole weights; sent to the tasks."""
 
 RangeRunner = Callable[[RangeMeasure], Sequence[Any]]
 """Applies a measure to each range."""
@@ -74,27 +74,31 @@ def deal_ranges(tables: Iterable[pa.Table], cuts: Floats) -> Iterator[Block]:
             yield from partition_rows(rows.combine_chunks(), task_r.astype(np.int32))
 
 
-def run_ranges(rows: TaskRows, select: Callable[[pa.Table], pa.Table]) -> RangeRunner:
+def run_ranges(rows: TaskRows, select: Callable[[pa.Table], pa.Table], unit: int = 0) -> RangeRunner:
     """Return a function to run measures on the tasks' ranges.
 
     Args:
         rows: dealt by `deal_ranges`.
         select: chooses the measured rows in a range.
+        unit: of whole weights (`roc.whole_weights`), if the rows have a column `weight`.
     """
 
     def run(measure: RangeMeasure) -> list[Any]:
-        measured = rows.each(partial(_measure_range, select=select, measure=measure))
+        measured = rows.each(partial(_measure_range, select=select, measure=measure, unit=unit))
         return [one for one in measured if one is not None]
 
     return run
 
 
 def _measure_range(
-    rows: pa.Table, select: Callable[[pa.Table], pa.Table], measure: RangeMeasure
+    rows: pa.Table, select: Callable[[pa.Table], pa.Table], measure: RangeMeasure, unit: int
 ) -> Any | None:
-    p, y = (select(rows).column(name).to_numpy() for name in ("prediction", "outcome"))
-    order = np.argsort(p, kind="stable")
-    return measure(p[order], y[order]) if len(p) else None
+    chosen = select(rows)
+    p, y = (chosen.column(name).to_numpy() for name in ("prediction", "outcome"))
+    order, w = np.argsort(p, kind="stable"), None
+    if "weight" in chosen.column_names:
+        w = roc.whole_weights(chosen.column("weight").to_numpy()[order], unit)
+    return measure(p[order], y[order], w) if len(p) else None
 
 
 def are_binary(outcomes: Floats) -> Bools:
@@ -114,8 +118,9 @@ def count_ranges(each: RangeRunner) -> list[PredictionRange]:
     return [replace(one, pairs=roc.PairCounts(0, one.rows, 0, 0, 0)) for one in ranges]
 
 
-def _count_range(p: Floats, y: Floats) -> PredictionRange:
-    return PredictionRange(float(p[0]), len(p), roc.pair_counts(p, y) if are_binary(y).all() else None)
+def _count_range(p: Floats, y: Floats, w: Ints | None) -> PredictionRange:
+    rows = len(p) if w is None else int(w.sum())
+    return PredictionRange(float(p[0]), rows, roc.pair_counts(p, y, w) if are_binary(y).all() else None)
 
 
 def _range_offsets(ranges: Sequence[PredictionRange]) -> dict[float, RangeOffsets]:
@@ -150,7 +155,7 @@ def edges_and_area(
     """
     rows = sum(one.rows for one in ranges)
     positives, negatives = _count_outcomes(ranges)
-    at, within = rows * np.arange(1, bins) // bins, (rates[0] * negatives, rates[1] * negatives)
+    at, within = [rows * b // bins for b in range(1, bins)], (rates[0] * negatives, rates[1] * negatives)
     offsets, binary = _range_offsets(ranges), positives > 0
     looks = each(partial(_look_range, offsets=offsets, at=at, within=within, binary=binary))
     edges = np.unique([edge for some, _, _ in looks for edge in some])
@@ -162,9 +167,10 @@ def edges_and_area(
 def _look_range(
     p: Floats,
     y: Floats,
+    w: Ints | None,
     *,
     offsets: Mapping[float, RangeOffsets],
-    at: Ints,
+    at: Sequence[int],
     within: tuple[float, float],
     binary: bool,
 ) -> tuple[list[float], int, float]:
@@ -175,6 +181,8 @@ def _look_range(
     offset = offsets.get(float(p[0]))
     if offset is None:
         raise DataError("the predictions changed between two passes", "run again on a fixed table")
-    inside = at[(at >= offset.below) & (at < offset.below + len(p))] - offset.below
-    twice, cut = roc.roc_area(p, y if binary else np.zeros_like(y), offset.above, within)
-    return p[inside].tolist(), twice, cut
+    ends = np.arange(1, len(p) + 1) if w is None else np.cumsum(w)
+    inside = [place - offset.below for place in at if 0 <= place - offset.below < ends[-1]]
+    edges = [float(p[np.searchsorted(ends, place, side="right")]) for place in inside]
+    twice, cut = roc.roc_area(p, y if binary else np.zeros_like(y), offset.above, within, w)
+    return edges, twice, cut

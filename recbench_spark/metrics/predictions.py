@@ -12,12 +12,11 @@ from functools import reduce
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from recbench_spark.config import Bootstrap, Views
 from recbench_spark.core import resampling, sums
-from recbench_spark.core.arrays import Floats
+from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.checks import Check
 from recbench_spark.core.definitions import VERSION
 from recbench_spark.core.hashed_ids import hash_ids
@@ -53,6 +52,9 @@ BATCH_USERS = 10_000
 
 PREDICTIONS = ("user_id", "prediction", "outcome")
 
+WEIGHT = "weight"
+"""Column with the rows' weights, if they have some."""
+
 
 def deal_users(engine: Engine, rows: Rows, more: tuple[str, ...], n: int) -> TaskRows:
     """Deal predictions by user, one row per user.
@@ -61,7 +63,7 @@ def deal_users(engine: Engine, rows: Rows, more: tuple[str, ...], n: int) -> Tas
 
     Args:
         engine: the runner.
-        rows: user_id (text, no NULL), prediction, outcome, and further columns.
+        rows: user_id (text, no NULL), prediction, outcome, and further columns, such as weight.
         more: names of these.
         n: number of rows.
 
@@ -100,35 +102,38 @@ def select_predictions(users: pa.Table, column: str, value: str) -> pa.Table:
     is_kept = labels_r == value
     bounds = np.concatenate([[0], np.cumsum(is_kept)])[offsets]
     selected = users.select(["user_id", "user_key"])
-    for name in PREDICTIONS[1:]:
+    for name in [name for name in (*PREDICTIONS[1:], WEIGHT) if name in users.column_names]:
         kept = pa.array(flatten_lists(users.column(name))[1][is_kept])
         lists = pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), kept)
         selected = selected.append_column(name, lists)
     return selected.filter(pa.array(np.diff(bounds) > 0))
 
 
-def user_value_batches(batches: Batches) -> Batches:
+def user_value_batches(batches: Batches, definition: str = VERSION) -> Batches:
     """Compute users' mse, mae and auc: rows of `USER_VALUES`.
 
     Args:
-        batches: rows of `USER_PREDICTIONS`.
+        batches: rows of `USER_PREDICTIONS`, and weights if the rows have some.
+        definition: of these values.
     """
     for batch in batches:
-        offsets, p, y = _read_arrays(batch)
-        metrics = values.from_totals(values.user_sums(offsets, p, y))
+        offsets, p, y, w = _read_arrays(batch)
+        metrics = values.from_totals(values.user_sums(offsets, p, y, w=w))
         binary = bool(are_binary(y).all())
-        metrics["auc"] = roc.user_aucs(offsets, p, y)[0] if binary else np.full(batch.num_rows, np.nan)
+        metrics["auc"] = roc.user_aucs(offsets, p, y, w)[0] if binary else np.full(batch.num_rows, np.nan)
         positives = np.add.reduceat(np.append(y > 0, False), offsets[:-1]) * (np.diff(offsets) > 0)
         relevant = pa.array(positives, pa.int32())
         ids, parts = batch.column("user_id"), batch.column("part")
         for name in PER_USER:
             values_uc = metrics[name][:, None]
-            yield user_batch(ids, parts, name, values_uc, relevant, ks=[None], definition=VERSION)
+            yield user_batch(ids, parts, name, values_uc, relevant, ks=[None], definition=definition)
 
 
-def _read_arrays(batch: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], Floats, Floats]:
+def _read_arrays(batch: pa.RecordBatch) -> tuple[Ints, Floats, Floats, Floats | None]:
     offsets, p = flatten_lists(batch.column("prediction"))
-    return offsets, p, flatten_lists(batch.column("outcome"))[1]
+    y = flatten_lists(batch.column("outcome"))[1]
+    w = flatten_lists(batch.column(WEIGHT))[1] if WEIGHT in batch.schema.names else None
+    return offsets, p, y, w
 
 
 # ------------------------------------------------------------------------------- overall
@@ -236,12 +241,13 @@ NO_CUTS = Cuts(np.zeros(0), np.zeros(0))
 class UserSums(NamedTuple):
     """Sums over users, (s,), and per replicate, (b, s); users.
 
-    Columns are in the order of `Cuts.columns`.
+    Columns are in the order of `Cuts.columns`. rows: number of rows in each bin of `Cuts.quantiles`.
     """
 
     exact: Sums
     boot: Sums
     users: int
+    rows: Ints
 
 
 def sum_users(tables: Iterable[pa.Table], bootstrap: Bootstrap, cuts: Cuts = NO_CUTS) -> UserSums:
@@ -252,21 +258,24 @@ def sum_users(tables: Iterable[pa.Table], bootstrap: Bootstrap, cuts: Cuts = NO_
         bootstrap: replicates over users, seed.
         cuts: bin edges.
     """
-    total = _add_keys(np.zeros(0, np.int64), np.zeros((0, sum(cuts.columns))), bootstrap)
+    none = np.zeros(len(cuts.quantiles) + 1, np.int64)
+    total = _add_keys(np.zeros(0, np.int64), np.zeros((0, sum(cuts.columns))), none, bootstrap)
     for batch in (batch for table in tables for batch in table.to_batches(BATCH_USERS)):
         if batch.num_rows:
-            keys = batch.column("user_key").to_numpy()
-            total = _add_sums(total, _add_keys(keys, _sums(batch, cuts), bootstrap))
+            keys, p = batch.column("user_key").to_numpy(), flatten_lists(batch.column("prediction"))[1]
+            rows = np.bincount(np.searchsorted(cuts.quantiles, p, side="right"), minlength=len(none))
+            total = _add_sums(total, _add_keys(keys, _sums(batch, cuts), rows, bootstrap))
     return total
 
 
-def _add_keys(keys: npt.NDArray[np.int64], values_uc: Floats, bootstrap: Bootstrap) -> UserSums:
+def _add_keys(keys: Ints, values_uc: Floats, rows: Ints, bootstrap: Bootstrap) -> UserSums:
     boot = sums.bootstrap_sums(keys, values_uc, bootstrap.replicates, bootstrap.seed)
-    return UserSums(sums.exact_sums(values_uc), boot, len(keys))
+    return UserSums(sums.exact_sums(values_uc), boot, len(keys), rows)
 
 
 def _add_sums(one: UserSums, other: UserSums) -> UserSums:
-    return UserSums(one.exact + other.exact, one.boot + other.boot, one.users + other.users)
+    users, rows = one.users + other.users, one.rows + other.rows
+    return UserSums(one.exact + other.exact, one.boot + other.boot, users, rows)
 
 
 def _missing_value_checks(rows: list[MetricRow], totals: PredictionTotals) -> list[Check]:
@@ -282,7 +291,7 @@ def _missing_value_checks(rows: list[MetricRow], totals: PredictionTotals) -> li
 class PredictionTotals:
     """All sums over users, (s,), and per replicate, (b, s).
 
-    Columns are in the order of `Cuts.columns`.
+    Columns are in the order of `Cuts.columns`. rows: as in `UserSums`.
     """
 
     sums: Floats
@@ -290,6 +299,7 @@ class PredictionTotals:
     cuts: Cuts
     level: float
     users: int
+    rows: Ints
 
     @classmethod
     def from_sums(
@@ -297,12 +307,13 @@ class PredictionTotals:
     ) -> PredictionTotals:
         """Add up the tasks' sums; there may be none."""
         total = reduce(_add_sums, tasks, sum_users([], bootstrap, cuts))
-        return cls(total.exact.nearest(), total.boot.floats(), cuts, bootstrap.level, total.users)
+        exact, drawn = total.exact.nearest(), total.boot.floats()
+        return cls(exact, drawn, cuts, bootstrap.level, total.users, total.rows)
 
     @property
     def n(self) -> int:
         """Return how many rows there are."""
-        return int(self.sums[0])
+        return int(self.rows.sum())
 
     def _part(self, index: int) -> tuple[Floats, Floats]:
         """Return one of four parts: (s,), and replicates, (b, s)."""
@@ -344,7 +355,7 @@ class PredictionTotals:
         for name in BY_QUANTILE:
             for b, value in enumerate(metrics[name]):
                 label = ("prediction_quantile", f"{b + 1}/{len(bins)}")
-                rows.append(self._row(name, value, replicates[name][:, b], int(bins[b, 0]), label))
+                rows.append(self._row(name, value, replicates[name][:, b], int(self.rows[b]), label))
         return rows
 
     def by_threshold(self) -> list[MetricRow]:
@@ -366,14 +377,15 @@ class PredictionTotals:
 
 
 def _sums(batch: pa.RecordBatch, cuts: Cuts) -> Floats:
-    offsets, p, y = _read_arrays(batch)
+    offsets, p, y, w = _read_arrays(batch)
     binary = bool(are_binary(y).all())
-    parts = roc.gauc_parts(offsets, p, y) if binary else np.zeros((batch.num_rows, 2))
+    parts = roc.gauc_parts(offsets, p, y, w) if binary else np.zeros((batch.num_rows, 2))
     raised = raise_to_bounds(p, cuts.thresholds)
-    quantiles = values.user_bin_sums(offsets, cuts.quantiles, p, y, QUANTILE_SUMS)
-    thresholds = values.user_bin_sums(offsets, cuts.thresholds, raised, y, THRESHOLD_SUMS)
+    quantiles = values.user_bin_sums(offsets, cuts.quantiles, p, y, QUANTILE_SUMS, w=w)
+    thresholds = values.user_bin_sums(offsets, cuts.thresholds, raised, y, THRESHOLD_SUMS, w=w)
     binned = [sums.reshape(batch.num_rows, -1) for sums in (quantiles, thresholds)]
-    return np.concatenate([values.user_sums(offsets, p, y), np.nan_to_num(parts), *binned], axis=1)
+    overall = values.user_sums(offsets, p, y, w=w)
+    return np.concatenate([overall, np.nan_to_num(parts), *binned], axis=1)
 
 
 def estimate_row(

@@ -35,6 +35,7 @@ USUAL: Mapping[str, tuple[str, ...]] = {
     "rating": ("rating",),
     "prediction": ("prediction", "pred", "est", "ratingpred", "score"),
     "outcome": ("outcome", "rui", "rating", "ratingtrue", "label", "target"),
+    "weight": ("weight", "sampleweight"),
     "vector": ("vector", "embedding", "factors", "features"),
     "bias": ("bias", "itembias"),
 }  # fmt: skip
@@ -60,7 +61,7 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "truth": (*_PAIR, "relevance", "rating"),
     "lists": (*_PAIR, "rank", "score"),
     "scores": (*_PAIR, "score"),
-    "predictions": (*_PAIR, "prediction", "outcome"),
+    "predictions": (*_PAIR, "prediction", "outcome", "weight"),
     "features": ("item_id", "vector"),
     "items": ("item_id", "vector", "bias"),
     "item embeddings": ("item_id", "vector", "bias"),

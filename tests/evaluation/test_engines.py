@@ -192,6 +192,10 @@ def test_the_same_bits_of_predictions(spark, seed: int) -> None:
     here = answer(evaluate_predictions, table, *options)
     assert here == answer(evaluate_predictions, spark.createDataFrame(table), *options)
     assert len(here["metrics"]) > 10
+    table = table.append_column("weight", pa.array(rng.choice([0, 0.05, 0.3, 2], 90)))
+    options = (options[0], Views(3, (0.3, 0.5), (0.0, 0.4), 0.05 if seed == 1 else 1.0))
+    here = answer(evaluate_predictions, table, *options)
+    assert here == answer(evaluate_predictions, spark.createDataFrame(table), *options)
 
 
 @pytest.mark.parametrize("kind", ["text", "int", "bool"])

@@ -44,7 +44,9 @@ MOST_ROWS = 1 << 26
 """Most rows per user."""
 
 
-def user_sums(offsets: Ints, p: Floats, y: Floats, names: Sequence[str] = SUMS) -> Floats:
+def user_sums(
+    offsets: Ints, p: Floats, y: Floats, names: Sequence[str] = SUMS, *, w: Floats | None = None
+) -> Floats:
     """Return each user's additive sums: float64 (u, s).
 
     Equal in any row order. Sums of terms with one sign are right to a few 2^-53 of their value, at any
@@ -54,6 +56,7 @@ def user_sums(offsets: Ints, p: Floats, y: Floats, names: Sequence[str] = SUMS) 
         offsets: (u + 1,), user u has the rows `offsets[u]:offsets[u + 1]`.
         p, y: (n,) predictions and outcomes.
         names: the columns.
+        w: (n,) weights above 0 of the rows, by which all terms but `unfit` are multiplied.
 
     Raises:
         DataError: a prediction or outcome is NaN, infinite or above LARGEST, or a user has more than
@@ -62,11 +65,13 @@ def user_sums(offsets: Ints, p: Floats, y: Floats, names: Sequence[str] = SUMS) 
     check_finite(p, "predictions")
     check_finite(y, "outcomes")
     most = max(np.abs(p).max(initial=0.0), np.abs(y).max(initial=0.0))
+    most *= 1.0 if w is None else math.sqrt(w.max(initial=1.0))
     if most > LARGEST or np.diff(offsets).max(initial=0) > MOST_ROWS:
         raise DataError("outcomes are too large to add up exactly", "rescale them, e.g. to 0..5")
     sums = np.empty((len(offsets) - 1, len(names)))
     for s, name in enumerate(names):
-        _add_rows(offsets, np.ascontiguousarray(TERMS[name](p, y), dtype=np.float64), sums[:, s])
+        terms = np.ascontiguousarray(TERMS[name](p, y), dtype=np.float64)
+        _add_rows(offsets, terms if w is None or name == "unfit" else terms * w, sums[:, s])
     return sums
 
 
@@ -387,7 +392,13 @@ def bin_sums(edges: Floats, p: Floats, y: Floats) -> Floats:
 
 
 def user_bin_sums(
-    offsets: Ints, edges: Floats, p: Floats, y: Floats, names: Sequence[str] = SUMS
+    offsets: Ints,
+    edges: Floats,
+    p: Floats,
+    y: Floats,
+    names: Sequence[str] = SUMS,
+    *,
+    w: Floats | None = None,
 ) -> Floats:
     """Return each user's `bin_sums`, float64 (u, edges + 1, s).
 
@@ -399,8 +410,9 @@ def user_bin_sums(
     order = np.argsort(cell_n, kind="stable")
     count = np.bincount(cell_n, minlength=users * bins)
     bounds = np.concatenate([[0], np.cumsum(count)]).astype(np.int64)
-    sums: Floats = user_sums(bounds, p[order], y[order], names).reshape(users, bins, len(names))
-    return sums
+    weights = None if w is None else w[order]
+    sums: Floats = user_sums(bounds, p[order], y[order], names, w=weights)
+    return sums.reshape(users, bins, len(names))
 
 
 @register(
