@@ -45,7 +45,7 @@ def run_revisions(benchmark: Benchmark, definition: Definition, model: ModelConf
     names += ["learning_curves"] if evaluation.learning_curve else []
     if definition.threshold is not None and list_roundings(definition.threshold):
         names.append("thresholds")
-    if benchmark.split.holds_out_users and model.folds_given_rows:
+    if benchmark.split.gives_rows and model.folds_given_rows:
         names += model.fold_in_revisions
     return split_revisions(benchmark.dataset) | revisions.select_revisions(*names)
 

@@ -165,7 +165,7 @@ class BenchmarkNight:
             self.split_id,
             self.definition,
             self.benchmark.dataset.world,
-            folds_users=self.benchmark.split.holds_out_users,
+            folds_users=self.benchmark.split.gives_rows,
             asks_repeats=self.benchmark.split.asks_repeats,
             suite=self.benchmark.name,
             dataset=self.benchmark.dataset.name,

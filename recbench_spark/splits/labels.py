@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.core.arrays import Floats, Ints
+from recbench_spark.core.arrays import Bools, Floats, Ints
 from recbench_spark.core.streams import NOTES
 from recbench_spark.splits import pairs
 from recbench_spark.splits.kernels import labels
@@ -60,6 +60,9 @@ class SplitRule:
         duplicates: the row of a pair that stays in each part; None if no pair is in two rows.
         repeats: true if a held-out row stays although its pair is in training.
         keeps_known: true if the pairs in training stay in the open loop, too.
+        targets: the rows of a user that are asked, in each part held out by instants.
+        validation: the rows that validate, for labels by instants.
+        valid_users: share of users that validate.
         seed: the seed for the hashes.
         numeric: true if ids sort as numbers, as in rankings, where they decide between equal keys (`tie`).
     """
@@ -76,6 +79,9 @@ class SplitRule:
     duplicates: DuplicateRule | None = None
     repeats: RepeatRule = "drop"
     keeps_known: bool = False
+    targets: str = "all"
+    validation: str = "time"
+    valid_users: float = 0.1
     seed: int = 42
     numeric: bool = False
 
@@ -122,12 +128,16 @@ def label_rows(rows: pa.Table, rule: SplitRule) -> pa.Table:
         rule: the protocol.
     """
     rows = encode_ids(rows)
+    free_r = _mark_free(rows)
     labelled = rows if rule.by == "given" else _label(rows, rule)
+    unasked: list[tuple[str, str, int]] = []
+    if rule.targets != "all":
+        labelled, unasked = _ask_targets(labelled, rule, free_r)
     dropped = pairs.mark_dropped(labelled, rule.pair_rule)
     if rule.every_fold:
         keep = rule.duplicates or "keep_last"
         labelled, dropped = pairs.divide_pairs(labelled, dropped, keep, rule.repeats, rule.folds[0])
-    left_out = _count_dropped(labelled, dropped)
+    left_out = [*unasked, *_count_dropped(labelled, dropped)]
     if dropped.why_r.any():
         labelled = labelled.filter(pa.array(dropped.why_r == pairs.STAYS))
     return labelled.replace_schema_metadata({NOTES: json.dumps(left_out)}) if left_out else labelled
@@ -164,6 +174,89 @@ def _count_dropped(labelled: pa.Table, dropped: Dropped) -> list[tuple[str, str,
 
 UNORDERED = "unordered_pairs"
 
+UNASKED = "unasked_rows"
+"""Reason in notes: rows of a held-out part that `split.targets` does not ask for; they stay, as `later`."""
+
+
+def _mark_free(rows: pa.Table) -> Bools:
+    """Mark (r,) rows that came without a part."""
+    if "part" not in rows.column_names:
+        return np.ones(len(rows), np.bool_)
+    free_r: Bools = pc.is_null(rows.column("part")).to_numpy()
+    return free_r
+
+
+def _ask_targets(
+    labelled: pa.Table, rule: SplitRule, free_r: Bools
+) -> tuple[pa.Table, list[tuple[str, str, int]]]:
+    """Label as later what is not asked, for `split.targets`.
+
+    First among validation rows: those asked are known at the test. Rows left out as repeats are no choice.
+
+    Args:
+        labelled: all rows of some users.
+        rule: the protocol, by instants.
+        free_r: (r,) rows that came without a part.
+
+    Returns:
+        The rows, and the notes on those not asked.
+    """
+    notes = []
+    for parts in ((VALID,), rule.parts):
+        names, part_r = name_parts(labelled)
+        why_r = pairs.mark_dropped(labelled, rule.pair_rule._replace(duplicates=None)).why_r
+        choice_r = np.isin(names, parts)[part_r] & free_r & (why_r == pairs.STAYS)
+        asked_r = np.zeros(len(labelled), np.bool_)
+        asked_r[_choose_targets(labelled, np.flatnonzero(choice_r), rule)] = True
+        unasked_r = choice_r & ~asked_r
+        notes += [(name, UNASKED, int((unasked_r & (part_r == n)).sum())) for n, name in enumerate(names)]
+        codes = np.where(unasked_r, len(names), part_r).astype(np.int32)
+        divided = pa.DictionaryArray.from_arrays(pa.array(codes), pa.array([*names, LATER]))
+        texts = divided.dictionary_decode().dictionary_encode()  # the name `later` once
+        labelled = labelled.set_column(labelled.column_names.index("part"), "part", texts)
+    return labelled, [note for note in notes if note[2]]
+
+
+def _choose_targets(rows: pa.Table, places: Ints, rule: SplitRule) -> Ints:
+    """Return each user's chosen place among these.
+
+    Equal times go by item id, as in other orders; `random` goes by a hash of the pair.
+    """
+    if rule.targets == "random":
+        chosen = rows.take(pa.array(places))
+        kept_r, _ = pairs.choose_rows(chosen, pairs.number_pairs(chosen), rule.duplicates or "keep_last")
+        places = places[kept_r]
+    place_o, position_o, n_o = _order_places(rows, places, rule)
+    chosen_o: Ints = place_o[position_o == (n_o if rule.targets == "first" else 1)]
+    return chosen_o
+
+
+def _order_places(rows: pa.Table, places: Ints, rule: SplitRule) -> tuple[Ints, Ints, Ints]:
+    """Sort some rows' places as `order_rows` sorts rows by user."""
+    chosen = rows.take(pa.array(places))
+    key_r = _read_times(chosen)
+    if rule.targets == "random":
+        key_r = draw_hashes(chosen, rule.seed, word=b"target").view(np.int64)
+    names = [name for name in chosen.column_names if name != "part"]
+    numbered = chosen.select(names).append_column("place", pa.array(places, pa.int64()))
+    ordered, position_o, n_o = order_rows(
+        numbered, "user_id", "item_id", key_r, numeric=rule.numeric, by_pair=False
+    )
+    return ordered.column("place").to_numpy(), position_o, n_o
+
+
+def _validate(rows: pa.Table, rule: SplitRule, codes: Codes) -> Codes:
+    """Label rows before the cut for `validation` by last rows or users."""
+    places = np.flatnonzero((codes == labels.TRAIN) & _mark_free(rows))
+    place_o, position_o, n_o = _order_places(rows, places, replace(rule, targets="all"))
+    validates_o = n_o > 1
+    if rule.validation == "users":
+        users = rows.take(pa.array(place_o))
+        validates_o &= _draw_places(users, rule.seed, "user_id", word=b"valid") < rule.valid_users
+        codes[place_o[validates_o]] = labels.GIVEN
+    codes[place_o[validates_o & (position_o == 1)]] = labels.VALID
+    return codes
+
 
 def _label(rows: pa.Table, rule: SplitRule) -> pa.Table:
     """Add `part` to rows, for protocols which label them."""
@@ -198,6 +291,7 @@ def _part_codes(rows: pa.Table, rule: SplitRule, position_r: Ints, n_r: Ints) ->
         codes = labels.by_share(_draw_places(rows, rule.seed), *rule.ratio[:2])
     else:
         codes = labels.by_time(_read_times(rows), *rule.instants)
+        codes = codes if rule.validation == "time" else _validate(rows, rule, codes)
     if rule.held_out:
         place_r = _draw_places(rows, rule.seed, f"{rule.held_out.of[:-1]}_id")
         codes = labels.by_held_out(codes, place_r, rule.held_out.test, rule.held_out.valid)
@@ -254,8 +348,8 @@ def draw_hashes(rows: pa.Table, seed: int, *names: str, word: bytes = b"") -> Ha
     return hashing.hash_bytes(seed.to_bytes(8, "little", signed=True), hashes_r)
 
 
-def _draw_places(rows: pa.Table, seed: int, *names: str) -> Floats:
+def _draw_places(rows: pa.Table, seed: int, *names: str, word: bytes = b"") -> Floats:
     """Return (r,) numbers in [0, 1) with 53 random bits."""
     from recbench_spark.core import hashing  # noqa: PLC0415
 
-    return hashing.place_hashes(draw_hashes(rows, seed, *names))
+    return hashing.place_hashes(draw_hashes(rows, seed, *names, word=word))

@@ -21,7 +21,7 @@ from recbench_spark.errors import EmptyPartError, ProtocolError
 from recbench_spark.schemas import TIME_FACTS
 from recbench_spark.splits import audit
 from recbench_spark.splits.audit import COLUMNS, NOT_HELD_OUT, AuditRequest, PartSummary
-from recbench_spark.splits.labels import GIVEN, LATER, TRAIN
+from recbench_spark.splits.labels import GIVEN, LATER, TRAIN, UNASKED
 from recbench_spark.splits.pairs import OPEN_LOOP
 from recbench_spark.storage.blocks import Engine, Rows
 
@@ -154,6 +154,9 @@ def list_log_facts(log: LogRows) -> list[Fact]:
         of_parts = {part: n for (part, reason), n in sorted(log.dropped.items()) if reason == fact}
         facts.append(Fact("log", fact, float(sum(of_parts.values())), detail))
         facts += [Fact(part, fact, float(n), detail) for part, n in of_parts.items()]
+    for (part, reason), n in sorted(log.dropped.items()):
+        if reason == UNASKED:
+            facts.append(Fact(part, UNASKED, float(n), "held-out rows that split.targets does not ask for"))
     return facts
 
 

@@ -107,7 +107,7 @@ def mark_dropped(rows: pa.Table, rule: PairRule) -> Dropped:
 
 def _mark_doubled(rows: pa.Table, rule: PairRule) -> Dropped:
     """Apply the rule to pairs with several rows."""
-    pair_r = _number_pairs(rows)
+    pair_r = number_pairs(rows)
     why_r = _mark_repeats(rows, pair_r, rule)
     unordered_r = np.zeros(len(rows), np.bool_)
     if rule.duplicates:
@@ -176,7 +176,7 @@ def _choose_folds(rows: pa.Table, fold_r: npt.NDArray[Any], keep: DuplicateRule)
 
     `!3`: if 3 is not held out; `3`: if it is.
     """
-    pair_r = _number_pairs(rows)
+    pair_r = number_pairs(rows)
     best_r, _ = choose_rows(rows, pair_r, keep)
     rest = np.flatnonzero(~best_r)
     second = rest[choose_rows(rows.take(pa.array(rest)), pair_r[rest], keep)[0]]
@@ -200,7 +200,8 @@ def read_fold_part(part: str, fold: int) -> tuple[bool, bool]:
     return other or trains == str(fold), own_fold == str(fold)
 
 
-def _number_pairs(rows: pa.Table) -> Ints:
+def number_pairs(rows: pa.Table) -> Ints:
+    """Return (r,) each row's pair as a number from 0."""
     pairs_r = id_numbers(rows, "user_id") << 32 | id_numbers(rows, "item_id")
     numbers: Ints = np.unique(pairs_r, return_inverse=True)[1]
     return numbers

@@ -222,6 +222,9 @@ def make_rule(
         duplicates=duplicates,
         repeats=split.repeats,
         keeps_known=split.open_loop == "all",
+        targets=split.targets,
+        validation=split.validation,
+        valid_users=split.valid_users,
         seed=split.seed,
     )
 

@@ -95,9 +95,19 @@ class Split(Strict):
     `open_loop`: open-loop rows whose pair training knows are left out (unseen), or stay (all).
     `repeats`: held-out rows of pairs (user, item) that training knows are not asked (drop), are asked
     (keep), or nothing else is (only). With keep and only, all items a user trained on are candidates.
+
+    `targets`: of a user's rows in a part held out by a cut in time (holdout `period`, or order `temporal`
+    with group `global`), `all` are asked, the `first`, the `last`, or a `random` one by hash; rows that
+    `repeats` leaves out are never chosen. Rows not asked get the label later, and manifests count them.
+    `validation` inside such a cut, with `valid: true`: the rows of the period before (time); each user's
+    last training row (last_row); that of a share of users, `valid_users`, whose other rows before the cut
+    are given and not trained on (users). Users with one training row keep it. Source: Gusak et al. 2025,
+    Time to Split.
     """
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"open_loop", "repeats", "anchor"})
+    added_later: ClassVar[frozenset[str]] = frozenset(
+        {"open_loop", "repeats", "anchor", "targets", "validation", "valid_users"}
+    )
 
     protocol: Literal["RO_RS", "TO_RS", "RO_LS", "TO_LS", "netflix", "given"] | None = None
     """Short name for a combination of order, holdout and group."""
@@ -140,6 +150,10 @@ class Split(Strict):
     """Share of users (or items) that does not train the model."""
     open_loop: Literal["unseen", "all"] = "unseen"
     repeats: Literal["drop", "keep", "only"] = "drop"
+    targets: Literal["all", "first", "last", "random", "successive"] = "all"
+    validation: Literal["time", "last_row", "users"] = "time"
+    valid_users: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """Share of users that validate, for validation users."""
     seed: Seed = 42
     """Seed for every choice by hash."""
 
@@ -196,6 +210,16 @@ class Split(Strict):
         return self.repeats != "drop"
 
     @property
+    def cuts_time(self) -> bool:
+        """True if one instant for all users ends training."""
+        return self.temporal and self.group == "global" and self.holdout in ("period", "ratio")
+
+    @property
+    def gives_rows(self) -> bool:
+        """True if users have rows given at evaluation alone."""
+        return self.holds_out_users or self.validation == "users"
+
+    @property
     def by_calendar(self) -> bool:
         """True if the period follows the calendar."""
         return _counts_days(self.length) and self.anchor != "last_event"
@@ -224,6 +248,9 @@ class Split(Strict):
             words.append(f"of held-out {self.held_out.of} {self.held_out.test:g}{valid}")
         words.append("open loop whole" if self.open_loop == "all" else "")
         words.append(f"repeats {self.repeats}" if self.asks_repeats else "")
+        words.append(f"targets {self.targets}" if self.targets != "all" else "")
+        share = f" {self.valid_users:g}" if self.validation == "users" else ""
+        words.append(f"validation {self.validation}{share}" if self.validation != "time" else "")
         return " ".join(word for word in [*words, f"seed {self.seed}"] if word)
 
     def _describe_amount(self) -> str:
@@ -298,7 +325,8 @@ def _mistakes(split: Split) -> list[tuple[bool, str]]:
         for key, holdouts in HOLDOUT_KEYS.items()
         if holdout not in holdouts and getattr(split, key) != type(split).model_fields[key].default
     ]
-    needs_length = is_period and (split.valid or split.window > 0)
+    valid_period = split.valid and split.validation == "time"
+    needs_length = is_period and (valid_period or split.window > 0)
     divides_users = per_user and (counted or holdout == "ratio")
     return [
         (bool(strays), f"{', '.join(strays)}: not for holdout '{holdout}'"),
@@ -314,6 +342,7 @@ def _mistakes(split: Split) -> list[tuple[bool, str]]:
         (is_period and (per_user or not split.temporal), "a period is temporal and global"),
         (is_period and not (split.start or split.length), "a period needs 'start' or 'length'"),
         *_anchor_mistakes(split),
+        *_target_mistakes(split),
         (needs_length and not split.length, "valid and window need the 'length' of the period"),
         (bool(split.held_out) and not divides_users, HELD_OUT_HOLDOUTS),
         (bool(split.held_out) and (split.valid or split.ratio[1] > 0), HELD_OUT_VALID),
@@ -325,6 +354,21 @@ HELD_OUT_VALID = "with held_out, validation is held_out.valid, a share of its ow
 HOURS = "anchor calendar goes with a length in d, w or mo: hours have no calendar"
 NAMED_START = "anchor last_event: the period begins with 'start'; write its length in h for equal lengths"
 MONTHS = "months have no fixed length: they go with anchor calendar and a length in d, w or mo"
+
+
+def _target_mistakes(split: Split) -> list[tuple[bool, str]]:
+    """Return contradictions around targets and validation: (is wrong, message)."""
+    by, chosen = f"validation '{split.validation}'", split.validation != "time"
+    of_users = split.valid_users != type(split).model_fields["valid_users"].default
+    in_time = "holdout 'period', or order 'temporal' with group 'global'"
+    return [
+        (split.targets == "successive", "targets 'successive' is not there yet: all, first, last, random"),
+        (split.targets != "all" and not split.cuts_time, f"targets '{split.targets}' needs {in_time}"),
+        (chosen and not split.cuts_time, f"{by} needs {in_time}"),
+        (chosen and not split.valid, f"{by} needs valid: true"),
+        (chosen and split.ratio[1] > 0, f"{by} takes no share of time: the second of ratio must be 0"),
+        (of_users and split.validation != "users", "valid_users goes with validation users"),
+    ]
 
 
 def _anchor_mistakes(split: Split) -> list[tuple[bool, str]]:

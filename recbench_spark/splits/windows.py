@@ -143,7 +143,8 @@ def _find_period(split: Split, newest: int, zone: tzinfo) -> tuple[int, int, int
     moved = add_spans(Span(), step, back * split.window)
     begin = move(origin, moved, zone)
     end = move(origin, add_spans(moved, length), zone) if split.length else max(newest, begin) + 1
-    valid = move(origin, add_spans(moved, length, -1), zone) if split.valid else begin
+    by_time = split.valid and split.validation == "time"
+    valid = move(origin, add_spans(moved, length, -1), zone) if by_time else begin
     return valid, begin, end
 
 

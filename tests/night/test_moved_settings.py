@@ -148,6 +148,9 @@ SPLIT: dict[str, Any] = {
     "held_out": {"held_out": {"test": 0.2}},
     "open_loop": {"open_loop": "all"},
     "repeats": {"order": "temporal", "repeats": "keep"},
+    "targets": {**PERIOD, "targets": "last"},
+    "validation": {**PERIOD, "valid": True, "validation": "last_row"},
+    "valid_users": {**PERIOD, "valid": True, "validation": "users", "valid_users": 0.2},
     "seed": {"seed": 7},
 }
 SPLIT_BASES: dict[str, Any] = {
@@ -155,6 +158,9 @@ SPLIT_BASES: dict[str, Any] = {
     "fold": {"holdout": "folds"},
     **dict.fromkeys(("start", "length", "step", "window", "anchor"), PERIOD),
     "repeats": {"order": "temporal"},
+    "targets": PERIOD,
+    "validation": {**PERIOD, "valid": True},
+    "valid_users": {**PERIOD, "valid": True, "validation": "users"},
 }
 
 
@@ -224,6 +230,7 @@ FLAGS: dict[str, tuple[list[str], list[str]]] = {
     "thresholds": (PREDICTED, ["--thresholds", "0.7"]),
     "fpr": (PREDICTED, ["--fpr", "0,0.2"]),
     "slice": (PREDICTED, ["--slice", "block"]),
+    "negatives_kept": (PREDICTED, ["--negatives-kept", "0.5"]),
     "bootstrap": (LISTS, ["--bootstrap", "7"]),
 }
 NO_NUMBER = {

@@ -16,7 +16,8 @@ Hashes = npt.NDArray[np.uint64]
 
 NAMES = ("train", "given", "valid", "later", "test")
 """`given`: a row of a held-out user (or item) that the model gets at evaluation and not in training.
-`later`: a row after the test period, which is neither trained on nor tested.
+`later`: a row after training that is neither trained on nor tested: it comes after the test period, or
+`split.targets` asks for another one.
 """
 
 TRAIN, GIVEN, VALID, LATER, TEST = (np.int8(code) for code in range(len(NAMES)))
