@@ -7,7 +7,7 @@ ratings are finite, and each row has a time. Everything else (a missing value, a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -21,11 +21,14 @@ from recbench_spark.core.ids import drop_empty
 from recbench_spark.core.streams import chunks
 from recbench_spark.errors import DataError, FallbackToSpark, RecbenchError
 from recbench_spark.schemas import IDS
+from recbench_spark.sources.arrow_rows import combine_column
 from recbench_spark.sources.conditions import Condition, make_conditions, select_rows
 from recbench_spark.sources.formats import TablePiece, TablePieces
+from recbench_spark.sources.list_columns import is_list, unfold_arrays
 from recbench_spark.sources.paths import check_path
 from recbench_spark.sources.table_pieces import open_typed
 from recbench_spark.sources.text_layouts import is_folder
+from recbench_spark.sources.text_lines import StoredTable
 from recbench_spark.sources.times import LATEST, MICROS_PER_UNIT, coarser_unit, describe_misread_times
 from recbench_spark.storage.packed_blocks import Block, buffer_rows, partition_rows
 
@@ -70,6 +73,8 @@ def open_columnar_log(dataset: Dataset) -> ColumnarLog | None:
         opened = open_groups(dataset)
     except RecbenchError:  # the other way says why
         return None
+    if any(isinstance(piece, UnfoldedPiece) for piece in opened.pieces):
+        return None
     types = _find_types(opened.schema, source_names)
     if not set(dataset.columns) <= types.keys() or not _is_plain(types, dataset.time_unit):
         return None
@@ -83,12 +88,85 @@ def open_columnar_log(dataset: Dataset) -> ColumnarLog | None:
 
 
 def open_groups(dataset: Dataset) -> TablePieces:
-    """Open a log's row groups; errors as `table_pieces.open_typed`."""
+    """Open a log's row groups; errors as `table_pieces.open_typed`.
+
+    Where a row holds the items of a user or session in an array, each of them is a row, with its entries in
+    the other arrays. Fields in an array of structs are columns, such as `events.item`.
+    """
     compared = {condition.column for condition in dataset.where}
     path, wanted = str(dataset.path), {*dataset.source_names.values(), *dataset.attributes, *compared}
     if dataset.reader != "delta":
         check_path(path)
-    return open_typed(path, dataset.reader, wanted, dataset.options)
+    within = {name.rpartition(".")[0] for name in wanted if "." in name}
+    opened = open_typed(path, dataset.reader, wanted | within, dataset.options)
+    return _unfold_pieces(opened, dataset.source_names.get("item_id", ""), wanted, path)
+
+
+@dataclass(frozen=True)
+class UnfoldedPiece:
+    """Rows with arrays, of which each entry is a row.
+
+    Attributes:
+        piece: the rows as they are stored.
+        lists: names of the array columns, the items' first; `events.item` is a field of `events`.
+        stored: columns of the rows as they are stored.
+        where: the log's name in messages.
+    """
+
+    piece: TablePiece
+    lists: tuple[str, ...]
+    stored: frozenset[str]
+    where: str
+
+    @property
+    def file(self) -> str:
+        """The file with these rows."""
+        return self.piece.file
+
+    def read(self, columns: Sequence[str]) -> Iterator[StoredTable]:
+        """Yield some columns of the unfolded rows."""
+        lists = [name for name in self.lists if name in columns or name == self.lists[0]]
+        own = [self._find_stored(name) for name in (*columns, *lists)]
+        for stored in self.piece.read(list(dict.fromkeys(own))):
+            table = stored.table
+            for name in [name for name in lists if name not in self.stored]:
+                table = table.append_column(
+                    name, _select_field(table.column(self._find_stored(name)), name)
+                )
+            rest = [name for name in columns if name not in lists]
+            unfolded, _ = unfold_arrays(table.select([*rest, *lists]), lists, self.where)
+            yield StoredTable(pa.table(unfolded).select(list(columns)))
+
+    def _find_stored(self, name: str) -> str:
+        return name if name in self.stored else name.rpartition(".")[0]
+
+
+def _select_field(column: pa.ChunkedArray, name: str) -> pa.Array:
+    """Return arrays of one field from arrays of structs."""
+    rows = combine_column(column)
+    ends = np.cumsum(pc.fill_null(pc.list_value_length(rows), 0).to_numpy(), dtype=np.int64)
+    field = pc.struct_field(rows.flatten(), name.rpartition(".")[2])
+    return pa.LargeListArray.from_arrays(pa.array(np.append(0, ends)), field)
+
+
+def _unfold_pieces(opened: TablePieces, item: str, wanted: Collection[str], path: str) -> TablePieces:
+    """Return a log's rows, one for each entry where items are in arrays."""
+    fields = {one.name: one.type for one in opened.schema}
+    lists = {name: kind.value_type for name, kind in fields.items() if name in wanted and is_list(kind)}
+    for name in wanted - fields.keys():
+        column, _, field = name.rpartition(".")
+        kind = fields.get(column, pa.null())
+        if is_list(kind) and pa.types.is_struct(kind.value_type):
+            place = kind.value_type.get_field_index(field)
+            lists |= {} if place < 0 else {name: kind.value_type.field(place).type}
+    if item not in lists:
+        return opened
+    order = (item, *sorted(lists.keys() - {item}))
+    kept = [one for one in opened.schema if one.name not in lists]
+    schema = pa.schema([*kept, *(pa.field(name, lists[name]) for name in order)])
+    stored = frozenset(fields)
+    pieces = tuple(UnfoldedPiece(piece, order, stored, path) for piece in opened.pieces)
+    return replace(opened, pieces=pieces, schema=schema)
 
 
 def _find_types(schema: pa.Schema, source_names: Mapping[str, str]) -> dict[str, pa.DataType]:

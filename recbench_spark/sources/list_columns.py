@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recbench_spark.core.arrays import Ints
 from recbench_spark.errors import DataError, SchemaError
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ NUMBERS = {"scores": "score", "truth": "relevance"}
 FIELDS = ("rating", "score", "prediction", "relevance", "similarity", "rank")
 """Names for fields beside the item in a struct."""
 
-VALUES = ("item_id", "rank", "score", "relevance", "rating")
+VALUES = (
+    "item_id", "rank", "score", "relevance", "rating", "event_time", "prediction", "outcome", "weight",
+)  # fmt: skip
 """Columns that can hold arrays with one length."""
 
 
@@ -76,23 +79,49 @@ def unfold_table(table: pa.Table, what: str) -> pa.Table:
     if not is_list(table.schema.field("item_id").type):
         return table
     names = {one.name for one in table.schema if is_list(one.type)}
-    lists = {name: _combine(table.column(name)) for name in VALUES if name in names}
-    length = pc.fill_null(pc.list_value_length(lists["item_id"]), 0).to_numpy()
-    rows = np.maximum(length, 1) if what == "truth" else length
-    row_n = np.repeat(np.arange(len(rows)), rows)
-    place_n = np.arange(len(row_n)) - np.repeat(np.cumsum(rows) - rows, rows)
-    filled = place_n < length[row_n]
-    at = pa.array((np.cumsum(length) - length)[row_n] + place_n, mask=~filled)
-    others = [name for name in table.column_names if name not in lists]
-    columns = {name: table.column(name).take(pa.array(row_n)) for name in others}
-    for name, column in lists.items():
-        if (pc.fill_null(pc.list_value_length(column), 0).to_numpy() != length).any():
-            raise DataError(f"{what}: arrays of {name} and item_id have different lengths", "one for each")
-        columns[name] = column.flatten().take(at)
+    lists = [name for name in VALUES if name in names]
+    columns, place_n = unfold_arrays(table, lists, what, keeps_empty=what == "truth")
     columns = _open_structs(columns, what)
     if what == "lists" and not {"rank", "score"} & columns.keys():
         columns["rank"] = pa.array(place_n + 1)
     return pa.table(columns)
+
+
+def unfold_arrays(
+    table: pa.Table, lists: Sequence[str], what: str, *, keeps_empty: bool = False
+) -> tuple[dict[str, pa.Array], Ints]:
+    """Return a row per array entry, and each row's place from 0.
+
+    The other columns are repeated.
+
+    Args:
+        table: some rows.
+        lists: the columns with arrays, the items' first.
+        what: the table's name in messages.
+        keeps_empty: whether an empty array, or none, gives a row with NULL.
+
+    Raises:
+        DataError: arrays in one row have different lengths.
+    """
+    arrays = {name: _combine(table.column(name)) for name in lists}
+    length = pc.fill_null(pc.list_value_length(arrays[lists[0]]), 0).to_numpy()
+    rows = np.maximum(length, 1) if keeps_empty else length
+    row_n = np.repeat(np.arange(len(rows)), rows)
+    place_n = np.arange(len(row_n)) - np.repeat(np.cumsum(rows) - rows, rows)
+    filled = place_n < length[row_n]
+    at = pa.array((np.cumsum(length) - length)[row_n] + place_n, mask=~filled)
+    others = [name for name in table.column_names if name not in arrays]
+    columns = {name: table.column(name).take(pa.array(row_n)) for name in others}
+    for name, column in arrays.items():
+        if (pc.fill_null(pc.list_value_length(column), 0).to_numpy() != length).any():
+            raise make_lengths_error(what, name, lists[0])
+        columns[name] = column.flatten().take(at)
+    return columns, place_n
+
+
+def make_lengths_error(what: str, name: str, item: str) -> DataError:
+    """Return the error for arrays in one row with different lengths."""
+    return DataError(f"{what}: arrays of {name} and {item} have different lengths", "one for each")
 
 
 def is_list(kind: pa.DataType) -> bool:
@@ -167,6 +196,7 @@ def unfold_frame(frame: DataFrame, what: str) -> DataFrame:
     lists = [name for name in VALUES if name in arrays]
     if "item_id" not in lists:
         return frame
+    _refuse_lengths(frame, lists, what)
     others = [F.col(f"`{name}`") for name in frame.columns if name not in lists]
     explode = F.posexplode_outer if what == "truth" else F.posexplode
     opened = frame.select(*others, explode(F.arrays_zip(*lists)).alias("_place", "_entry"))
@@ -182,3 +212,18 @@ def unfold_frame(frame: DataFrame, what: str) -> DataFrame:
     if what == "lists" and not {"rank", "score"} & {*columns, *frame.columns}:
         columns["rank"] = F.col("_place") + 1
     return opened.select(*others, *(column.alias(name) for name, column in columns.items()))
+
+
+def _refuse_lengths(frame: DataFrame, lists: Sequence[str], what: str) -> None:
+    """Raise DataError if arrays in one row have different lengths.
+
+    A pass over the arrays looks; Spark would fill up the shorter ones.
+    """
+    from pyspark.sql import functions as F  # noqa: PLC0415
+
+    item, *others = (F.coalesce(F.array_size(name), F.lit(0)) for name in lists)
+    if others:
+        differ = [F.max(one != item).alias(name) for name, one in zip(lists[1:], others, strict=True)]
+        (row,) = frame.select(*differ).collect()
+        for name in [name for name in lists[1:] if row[name]]:
+            raise make_lengths_error(what, name, lists[0])

@@ -438,7 +438,8 @@ def _find_days(opened: TablePieces, dataset: Dataset) -> dict[str, pa.DataType]:
     name = dataset.source_names.get("event_time", "")
     if name not in opened.schema.names or not is_folder(opened.schema.field(name)):
         return {}
-    texts = pa.array({one.folders.get(name) for one in opened.pieces if isinstance(one, FilePiece)})
+    pieces = [getattr(one, "piece", one) for one in opened.pieces]
+    texts = pa.array({one.folders.get(name) for one in pieces if isinstance(one, FilePiece)})
     for kind in (pa.date32(), pa.timestamp("us")):
         with suppress(pa.ArrowInvalid):
             texts.cast(kind)

@@ -207,15 +207,16 @@ class Dataset(Strict):
     """The log: where it is, and how to read it.
 
     `columns` maps the standard names (user_id, item_id, rating, event_time, part) to the log's columns; an
-    empty name (`rating: ""`) says that the log has none, although a column is called so; `attributes` lists
-    further columns, which are kept for slices. `time_unit` is the unit of numeric times; times from 2100 on
-    are refused (`sources.times`). `time_zone` is the zone for times without an offset, and for days, weeks
-    and months in a split's period. `bad_rows`: raise an error, or leave the rows out, count them and keep
-    them in the table `rejects`. `until`: the log's last day, in `time_zone`; later rows are left out and
-    counted. Paths, options and `until` may hold `{logical_date}` (see `placeholders`). `scale`: the lowest
-    and the highest possible rating, to which rating models clip their predictions; by default the log's
-    own. `closed_loop`: in a log with an open loop (coat, yahoo_r3), the closed loop's rows all train, as
-    their files give them, or the split divides them.
+    empty name (`rating: ""`) says that the log has none, although a column is called so. In parquet and
+    delta it may name arrays, such as the items and times of a session: each item is a row; `events.item` is
+    a field in an array of structs. `attributes` lists further columns, kept for slices. `time_unit` is the
+    unit of numeric times; times from 2100 on are refused (`sources.times`). `time_zone` is the zone for
+    times without an offset, and for days, weeks and months in a split's period. `bad_rows`: raise an error,
+    or leave the rows out, count them and keep them in the table `rejects`. `until`: the log's last day, in
+    `time_zone`; later rows are left out and counted. Paths, options and `until` may hold `{logical_date}`
+    (see `placeholders`). `scale`: the lowest and the highest possible rating, to which rating models clip
+    their predictions; by default the log's own. `closed_loop`: in a log with an open loop (coat, yahoo_r3),
+    the closed loop's rows all train, as their files give them, or the split divides them.
     """
 
     added_later: ClassVar[frozenset[str]] = frozenset({"scale", "closed_loop", "where"})
