@@ -9,7 +9,8 @@
 
 Parquet, CSV or Delta. Columns may have the usual names of other libraries; a line tells which were taken.
 lists: user_id, item_id, rank (from 1) or score. truth: user_id, item_id
-[, relevance]; a user with an empty truth has one row with item NULL. scores: user_id, item_id, score.
+[, relevance]; a user with an empty truth has one row with item NULL. With query_id beside user_id (lists,
+scores, candidates, truth) each query is ranked alone. scores: user_id, item_id, score.
 embeddings: user_id, vector and item_id, vector[, bias], or a warehouse whose table `embeddings` has the
 vectors (of recbench embed, or of a night's model). predictions: user_id, item_id, prediction,
 outcome[, weight]. The metrics are printed and written to WAREHOUSE/metrics, WAREHOUSE/user_metrics ...

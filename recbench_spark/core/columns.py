@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from recbench_spark.errors import SchemaError, nearest
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 """Raised when a column is added or changes its meaning, or a layout changes; a property of each table."""
 
 OLDEST_SCHEMA = 4
@@ -113,6 +113,12 @@ ABSENT = "recbench.absent"
 """Column metadata: the log has no such column, so every value is the same."""
 
 IDS = ("user_id", "item_id")
+
+QUERY_ID = "query_id"
+"""Column beside `user_id` in tables with several rankings for a user."""
+
+ID_NAMES = (*IDS, QUERY_ID)
+"""All columns with ids."""
 
 
 def require_names(names: Sequence[str], columns: Sequence[str], what: str) -> None:

@@ -105,6 +105,9 @@ class Definition(BaseModel):
     """Ranked items: all not in the user's training part (at the test: nor in validation), all, the user's
     held-out ones, listed ones; the truth and items drawn uniformly, or by training popularity, among those
     the user has not seen."""
+    weigh: Literal["users", "rows"] = "users"
+    """Where a user has several queries: the mean over users of the mean over their queries, or over all
+    queries alike. Intervals are by user under both."""
     draw: str = ""
     """Drawn candidates in words: how many, for each user or each held-out item, and the seed. The settings
     of the draw fill it in; it is not set."""
@@ -141,7 +144,7 @@ class Definition(BaseModel):
         return ";".join([VERSION, *changed])
 
 
-ADDED_LATER = ("grade_origin", "ndcg_ties", "tie_seed", "draw", "gaps")
+ADDED_LATER = ("grade_origin", "ndcg_ties", "tie_seed", "draw", "gaps", "weigh")
 """Later axes: with their default they enter no key, so old keys stay."""
 
 GRADED_GAINS = ("linear", "exponential")

@@ -88,6 +88,39 @@ def mean_and_error(moments_c5: Ints) -> tuple[Floats, Floats, Ints]:
     return table[:, 0], table[:, 1], counts
 
 
+RATIO_SHIFT = 2.0**-10
+"""Factor for users' sums and counts: their squares, of users with up to 2.9 million rows, are summable."""
+
+
+def ratio_moments(sums_uc: Floats, counts_uc: Floats) -> Ints:
+    """Return moments for a mean over rows, with dependent rows per user.
+
+    Moments are int64 (c, 7), to be added in any order. Columns: users with a counted row; sums over users
+    of s^2, s n and n^2 (high, low) for a user's sum s and counted rows n, both times RATIO_SHIFT.
+    """
+    users = (counts_uc > 0).sum(axis=0).astype(np.int64)
+    s, n = sums_uc * RATIO_SHIFT, counts_uc * RATIO_SHIFT
+    return np.concatenate([users[:, None], *(exact_sums(part) for part in (s * s, s * n, n * n))], axis=1)
+
+
+def row_mean_and_error(moments_c12: Ints) -> tuple[Floats, Floats, Ints, Ints]:
+    """Return means over rows, standard errors, rows and users, (c,) each.
+
+    moments_c12: from `moments` over rows, then `ratio_moments`. Users are independent, their rows are not:
+    the error is the linearised one of a ratio of sums over users, with U / (U - 1). Source: Cochran 1977,
+    Sampling Techniques, section 6.3.
+    """
+    rows, users = moments_c12[:, 0], moments_c12[:, 5]
+    totals = _fractions(moments_c12[:, 1:3])
+    squares_c3 = list(zip(*(_fractions(moments_c12[:, at : at + 2]) for at in (6, 8, 10)), strict=True))
+    pairs = [
+        _ratio_and_error(*one)
+        for one in zip(rows.tolist(), users.tolist(), totals, squares_c3, strict=True)
+    ]
+    table = np.array(pairs, dtype=np.float64).reshape(-1, 2)
+    return table[:, 0], table[:, 1], rows, users
+
+
 def poisson_weights(keys: npt.NDArray[Any], replicates: int, seed: int) -> npt.NDArray[np.int8]:
     """Draw users' bootstrap weights: int8 (u, b), Poisson(1).
 
@@ -297,3 +330,16 @@ def _mean_and_error(n: int, total: Fraction, squares: Fraction) -> tuple[float, 
     variance = (squares - total * total / n) / (n - 1)
     variance = variance if variance > NO_VARIANCE else Fraction(0)
     return float(total / n), float(variance / n) ** 0.5
+
+
+def _ratio_and_error(
+    rows: int, users: int, total: Fraction, squares: tuple[Fraction, ...]
+) -> tuple[float, float]:
+    if users < 2:
+        return (float(total / rows) if rows else float("nan")), float("nan")
+    mean, (ss, sn, nn) = total / rows, squares
+    residuals = (ss - 2 * mean * sn + mean * mean * nn) / Fraction(RATIO_SHIFT) ** 2
+    variance = residuals * users / (users - 1)
+    # Products are rounded to 2^-52 before they are scaled back.
+    variance = variance if variance > NO_VARIANCE * users / Fraction(RATIO_SHIFT) ** 2 else Fraction(0)
+    return float(mean), float(variance / rows**2) ** 0.5

@@ -72,7 +72,7 @@ def compare(  # noqa: PLR0913
 ) -> Comparison:
     """Compare models with a baseline, paired by user.
 
-    Only users of both models count.
+    Only users of both models count; a user with several queries has their mean.
 
     Args:
         models: names and lists of models (with `truth`); names and results of `evaluate`, or one result
@@ -91,7 +91,8 @@ def compare(  # noqa: PLR0913
         options: further options of `evaluate`, for lists: preset, definition, columns, train ...
 
     Raises:
-        ConfigError: fewer than two models; other definitions, parts or held-out items; nothing in common.
+        ConfigError: fewer than two models; other definitions, parts or held-out items; nothing in common;
+            rows weigh alike in the definition.
     """
     boot = _require_replicates(make_bootstrap(bootstrap))
     wanted = _read_request(metrics, k)
@@ -106,6 +107,7 @@ def compare(  # noqa: PLR0913
     chosen = _order_runs(runs, baseline)
     refuse_other_truth(chosen)
     figures, checks = list_figures(chosen, wanted.metrics, part)
+    _refuse_rows(figures)
     refuse_other_limits(chosen, figures)
     checks += check_revisions(chosen)
     rows = pa.concat_tables([run.select(figures) for run in chosen], promote_options="permissive")
@@ -242,6 +244,12 @@ def _require_replicates(boot: Bootstrap) -> Bootstrap:
         hint = "give a number from 1 on; a night takes 1000"
         raise ConfigError("bootstrap is 0, and a comparison is tested by resampling", hint)
     return boot
+
+
+def _refuse_rows(figures: Mapping[str, str]) -> None:
+    if any("weigh=rows" in definition.split(";") for definition in figures.values()):
+        hint = "evaluate under definition.weigh=users: differences are of users, who are independent"
+        raise ConfigError("definition.weigh is rows, and models are compared by users", hint)
 
 
 def _refuse_options(truth: Any, options: Mapping[str, Any], what: str) -> None:

@@ -32,7 +32,7 @@ from recbench_spark.evaluation.options import is_single
 from recbench_spark.metrics.beyond_accuracy import OVERALL
 from recbench_spark.metrics.kernels.beyond_accuracy import POPULARITY
 from recbench_spark.metrics.result import MODEL, Result, to_arrow
-from recbench_spark.schemas import IDS, RUNS, TABLES
+from recbench_spark.schemas import IDS, QUERY_ID, RUNS, TABLES
 from recbench_spark.sources.arrow_rows import as_table, encode_ids
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
 from recbench_spark.storage.file_tables import FileTables, RowReader
@@ -411,9 +411,10 @@ def _count_other_truth(left: pa.Table, right: pa.Table) -> tuple[int, int]:
     return len(common), sum(one[key] != two[key] for key in common)
 
 
-def _hash_truth(rankings: pa.Table) -> dict[tuple[str, str], int]:
-    """Hash users' items and grades by part, in any order."""
-    rows = rankings.select(["user_id", "part", "item_ids", "relevance"]).combine_chunks()
+def _hash_truth(rankings: pa.Table) -> dict[tuple[str, ...], int]:
+    """Hash users' items and grades by part and query, in any order."""
+    keys = ("user_id", "part", QUERY_ID)
+    rows = rankings.select([*keys, "item_ids", "relevance"]).combine_chunks()
     lists = rows.column("item_ids").combine_chunks()
     offsets = lists.offsets.to_numpy() - lists.offsets[0].as_py()
     items, grades = (
@@ -426,8 +427,8 @@ def _hash_truth(rankings: pa.Table) -> dict[tuple[str, str], int]:
     )
     running = np.concatenate([np.zeros(1, np.uint64), np.cumsum(hashes.view(np.uint64), dtype=np.uint64)])
     totals = running[offsets[1:]] - running[offsets[:-1]]
-    keys = zip(rows.column("user_id").to_pylist(), rows.column("part").to_pylist(), strict=True)
-    return dict(zip(keys, totals.tolist(), strict=True))
+    users = zip(*(rows.column(name).to_pylist() for name in keys), strict=True)
+    return dict(zip(users, totals.tolist(), strict=True))
 
 
 def list_figures(

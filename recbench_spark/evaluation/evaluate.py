@@ -63,7 +63,10 @@ def evaluate(  # noqa: PLR0913
     are Spark frames, or none is.
 
     Args:
-        truth: user_id, item_id[, relevance]; a user with an empty truth has one row, item NULL.
+        truth: user_id, item_id[, relevance]; a user with an empty truth has one row, item NULL. With
+            query_id beside user_id, each (user, query) is ranked alone, against its rows in lists, scores
+            or candidates, which need the column too; training rows are the user's. Users weigh alike, or
+            all queries by definition={"weigh": "rows"}; intervals are by user.
         lists: user_id, item_id, and rank (from 1) or score; with both, the rank decides and the score is
             not read. Several models are a dict of their names and lists; the same holds for scores and
             embeddings.

@@ -25,6 +25,7 @@ from recbench_spark.core.arrays import Ints
 from recbench_spark.core.checks import Check
 from recbench_spark.core.definitions import SAMPLED
 from recbench_spark.core.ids import IdOverlap
+from recbench_spark.errors import DataError
 from recbench_spark.evaluation import task_tables
 from recbench_spark.evaluation.ground_truth import ArrowCatalogue, check_dropped_rows, empty_train_checks
 from recbench_spark.evaluation.input_tables import (
@@ -65,7 +66,7 @@ from recbench_spark.ranking.batch_schemas import RANKED_USERS
 from recbench_spark.ranking.kernels.scorers import NUMPY_TILES
 from recbench_spark.ranking.known_items import KnownItems
 from recbench_spark.ranking.sources import DotSource
-from recbench_spark.schemas import IDS
+from recbench_spark.schemas import IDS, QUERY_ID
 from recbench_spark.sources.dealt_ids import (
     DealtIds,
     add_overlaps,
@@ -284,7 +285,11 @@ class DealtEvaluation:
         users, trained = self.user_overlaps["listed"], self.inputs.has(TRAIN)
         # Without training items the catalogue is unknown, so no item can be called unknown.
         unknown = self.item_facts.lost if trained else 0
-        checks = row_checks(sums["listed"], sums["twice"], unknown, users.n[0] - users.common)
+        lost = sums["lost queries"] if QUERY_ID in self.inputs.tables[TRUTH].kinds else None
+        if lost and lost == sums["queries"]:
+            hint = f"both need {QUERY_ID} in one spelling"
+            raise DataError(f"{plan.kind} and truth have no user's {QUERY_ID} in common", hint)
+        checks = row_checks(sums["listed"], sums["twice"], unknown, users.n[0] - users.common, lost)
         checks += gap_checks(sums.get("gaps"), plan.definition)
         return finish_row_checks(
             checks, plan.definition, sums["trained"] if plan.lists and trained else None

@@ -18,6 +18,7 @@ from recbench_spark.core.hashed_ids import hash_ids
 from recbench_spark.errors import DataError
 from recbench_spark.metrics.result import PART
 from recbench_spark.ranking.batch_schemas import USERS
+from recbench_spark.schemas import QUERY_ID
 from recbench_spark.sources.arrow_rows import find_indices
 from recbench_spark.storage.shared_arrays import bound_lists
 
@@ -79,20 +80,17 @@ class ArrowCatalogue:
         return self.n_train_i
 
 
-def distinct_pairs(table: pa.Table, users: pa.Array, items: pa.Array) -> tuple[InteractionPairs, int]:
+def distinct_pairs(table: pa.Table, user_r: Ints, items: pa.Array) -> tuple[InteractionPairs, int]:
     """Keep each (user, item) once, and count dropped rows.
 
     The highest value stays; NULL items are skipped.
 
     Args:
-        table: user_id, item_id, and rating where rows have one.
-        users: ids of at least the table's users.
+        table: item_id, and rating where rows have one.
+        user_r: (r,) index of each row's user, or of its query.
         items: ids of at least its items.
     """
-    user_r, item_r = (
-        find_indices(table.column("user_id"), users),
-        find_indices(table.column("item_id"), items),
-    )
+    item_r = find_indices(table.column("item_id"), items)
     value_r = table.column("rating").to_numpy() if "rating" in table.column_names else np.ones(len(user_r))
     pair_r = user_r * len(items) + item_r
     known = np.flatnonzero(item_r >= 0)
@@ -103,6 +101,17 @@ def distinct_pairs(table: pa.Table, users: pa.Array, items: pa.Array) -> tuple[I
         order = known[np.lexsort((-value_r[known], pair_r[known]))]
     order = order[first]
     return InteractionPairs(user_r[order], item_r[order], value_r[order]), len(first) - len(order)
+
+
+def repeat_pairs(pairs: InteractionPairs, owner_q: Ints) -> InteractionPairs:
+    """Return each query's pairs: those of its user.
+
+    owner_q: (q,) index of each query's user.
+    """
+    starts, stops = (np.searchsorted(pairs.user_r, owner_q, side) for side in ("left", "right"))
+    n_q = stops - starts
+    at = np.repeat(starts - (np.cumsum(n_q) - n_q), n_q) + np.arange(n_q.sum())
+    return InteractionPairs(np.repeat(np.arange(len(n_q)), n_q), pairs.item_r[at], pairs.value_r[at])
 
 
 def count_common_pairs(truth: InteractionPairs, trained: InteractionPairs, items: int) -> int:
@@ -134,16 +143,18 @@ def empty_train_checks(rows: int) -> list[Check]:
 
 
 def build_user_table(
-    users: pa.Array, truth: InteractionPairs, trained: InteractionPairs, items: CatalogueItems
+    questions: pa.Table, truth: InteractionPairs, trained: InteractionPairs, items: CatalogueItems
 ) -> pa.Table:
-    """Build the rows of `USERS`.
+    """Build the rows of `USERS`, with query_id where users have queries.
 
     Args:
-        users: the truth's user ids. Other users in `trained` have larger indices.
+        questions: user_id of the truth, and query_id if there are queries. Other users in `trained` have
+            larger indices.
         truth: pairs, items by index in `items`.
         trained: pairs, items by index in `items`; empty without training rows.
         items: at least the items of both.
     """
+    users = questions.column("user_id").combine_chunks()
     bounds = bound_lists(truth.user_r, len(users))
     columns = {
         "user_id": users,
@@ -155,7 +166,12 @@ def build_user_table(
         "slices": _slice_labels(bounds, truth, items.label_n),
         "masked": _training_lists(trained, len(users), items.index_n),
     }
-    return pa.table(columns, schema=USERS)
+    table = pa.table(columns, schema=USERS)
+    return (
+        table.append_column(QUERY_ID, questions.column(QUERY_ID))
+        if QUERY_ID in questions.column_names
+        else table
+    )
 
 
 def _training_lists(trained: InteractionPairs, users: int, index_n: Ints) -> pa.Array:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from recbench_spark.engine.local import LocalEngine
 from recbench_spark.engine.versions import is_frame
-from recbench_spark.errors import DataError
+from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.evaluation import task_tables
-from recbench_spark.evaluation.request_checks import EvaluationPlan
+from recbench_spark.evaluation.request_checks import EvaluationPlan, check_queries
 from recbench_spark.evaluation.task_tables import (
     CANDIDATES,
     FEATURES,
@@ -32,7 +32,7 @@ from recbench_spark.evaluation.task_tables import (
     TaskTables,
 )
 from recbench_spark.metrics.kernels.chunk import check_gains
-from recbench_spark.schemas import IDS
+from recbench_spark.schemas import ID_NAMES, IDS, QUERY_ID
 from recbench_spark.sources.input_rows import (
     CheckedInput,
     InputRows,
@@ -154,15 +154,19 @@ def read_tables(place: RunPlace, plan: EvaluationPlan, given: Mapping[str, Any])
     Raises:
         SchemaError, DataError: unusable columns or rows.
     """
-    tables = read_system(place, plan)
-    tables[TRUTH] = read_truth(place, given["truth"])
+    truth = read_truth(place, given["truth"])
+    ids = tuple(truth.kinds)
+    check_queries(plan, QUERY_ID in ids)
+    tables = read_system(place, plan, ids)
+    tables[TRUTH] = truth
     if not tables[TRUTH].n:
         raise DataError("truth: no rows", "a user with an empty truth has one row, with item_id NULL")
     grades = next(iter(tables[TRUTH].ranges.values()), ())
     check_gains(np.array(grades, np.float64), plan.definition)
     for number, name in ((TRAIN, "train"), (CANDIDATES, "candidates")):
         if given[name] is not None:
-            tables[number] = check_input(open_input(place.engine, given[name], (), name), {}, name)
+            opened = open_input(place.engine, given[name], (), name)
+            tables[number] = check_input(opened, {}, name, ids=IDS if number == TRAIN else ids)
     if given["features"] is not None:
         opened = open_input(place.engine, given["features"], (), "features")
         tables[FEATURES] = check_vectors(opened, "item_id", "features", biased=False)
@@ -170,11 +174,23 @@ def read_tables(place: RunPlace, plan: EvaluationPlan, given: Mapping[str, Any])
     return CheckedTables(tables, grades)
 
 
-def read_system(place: RunPlace, plan: EvaluationPlan) -> dict[int, CheckedInput]:
-    """Read lists or scores, or user and item vectors."""
+def read_system(place: RunPlace, plan: EvaluationPlan, ids: Sequence[str]) -> dict[int, CheckedInput]:
+    """Read lists or scores, or user and item vectors.
+
+    ids: the truth's id columns.
+
+    Raises:
+        SchemaError: one side alone has queries, or as `check_input`.
+    """
     if plan.kind != "embeddings":
         opened = open_input(place.engine, plan.system, (), plan.kind)
-        return {LISTED: check_input(opened, value_columns(opened.schema.names, plan.kind), plan.kind)}
+        names = opened.schema.names
+        if {*IDS, QUERY_ID} <= {*names} and QUERY_ID not in ids:
+            raise SchemaError(
+                f"{plan.kind} has {QUERY_ID} beside user_id, and truth has none",
+                f"give both {QUERY_ID}, or leave the column out where a user has one list",
+            )
+        return {LISTED: check_input(opened, value_columns(names, plan.kind), plan.kind, ids=ids)}
     names = ("user embeddings", "item embeddings")
     users, items = (
         check_vectors(open_input(place.engine, side, (), what), id_name, what)
@@ -187,11 +203,15 @@ def read_system(place: RunPlace, plan: EvaluationPlan) -> dict[int, CheckedInput
 
 
 def read_truth(place: RunPlace, truth: Any) -> CheckedInput:
-    """Read the truth; its relevance may be called a rating."""
+    """Read the truth; its relevance may be called a rating.
+
+    Beside user_id, query_id is read.
+    """
     opened = open_input(place.engine, truth, (), "truth")
+    ids = ID_NAMES if QUERY_ID in opened.schema.names else IDS
     name = "relevance" if "relevance" in opened.schema.names else "rating"
     values = {name: "double"} if name in opened.schema.names else {}
-    return check_input(opened, values, "truth", empty_items=True)
+    return check_input(opened, values, "truth", ids=ids, empty_items=True)
 
 
 def deal_tables(place: RunPlace, tables: CheckedTables) -> TaskRows:
@@ -230,7 +250,9 @@ def _list_columns(number: int, table: CheckedInput) -> dict[str, str]:
 
 
 def _list_types(columns: Mapping[str, str]) -> pa.Schema:
-    kinds = {name: pa.string() if name in IDS else VALUE_TYPES.get(name, pa.float64()) for name in columns}
+    kinds = {
+        name: pa.string() if name in ID_NAMES else VALUE_TYPES.get(name, pa.float64()) for name in columns
+    }
     return pa.schema(kinds)
 
 

@@ -240,6 +240,20 @@ def check_candidates(definition: Definition, embeddings: bool, candidates: bool,
         )
 
 
+def check_queries(plan: EvaluationPlan, queries: bool) -> None:
+    """Check that the definition fits a truth with or without queries.
+
+    Raises:
+        ConfigError: rows weigh alike, and users have one row each; candidates are drawn for each user.
+    """
+    if plan.definition.weigh == "rows" and not queries:
+        hint = "give query_id beside user_id, or leave definition.weigh at users"
+        raise ConfigError("definition.weigh is rows, and the truth has no query_id", hint)
+    if queries and plan.candidates in SAMPLED:
+        hint = "give each query's candidates, with definition.candidates=given"
+        raise ConfigError(f"definition.candidates is {plan.candidates}, and the truth has query_id", hint)
+
+
 def check_needs(metrics: Sequence[str], train: bool, features: bool) -> None:
     """Check that each list metric has its tables.
 

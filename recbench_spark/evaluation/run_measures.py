@@ -12,6 +12,7 @@ from recbench_spark.metrics import accuracy
 from recbench_spark.metrics.accuracy import MetricPlan
 from recbench_spark.metrics.listed import ListedCatalogue, list_measures, map_lists
 from recbench_spark.metrics.multiverse import multiverse_measure
+from recbench_spark.metrics.questions import keep_users_whole
 from recbench_spark.metrics.ranking_counts import count_measure
 
 
@@ -50,7 +51,7 @@ def map_user_values(plan: MetricPlan, catalogue: ListedCatalogue | None, batches
 
     Arguments as in `make_measures`.
     """
-    for batch in batches:
+    for batch in keep_users_whole(batches):
         if plan.rank_metrics:
             yield from accuracy.user_value_batches(plan, iter([batch]))
         if plan.list_metrics and catalogue is not None:

@@ -7,7 +7,7 @@ local evaluation. Its tables count once what several passes need; a Spark task c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -25,6 +25,7 @@ from recbench_spark.evaluation.ground_truth import (
     build_user_table,
     count_common_pairs,
     distinct_pairs,
+    repeat_pairs,
 )
 from recbench_spark.metrics.listed import ItemLookup
 from recbench_spark.metrics.predictions import BATCH_USERS
@@ -36,7 +37,7 @@ from recbench_spark.ranking.given import add_lists, rank_batches
 from recbench_spark.ranking.request import RankingRequest
 from recbench_spark.ranking.scored import score_batches
 from recbench_spark.ranking.sources import DotSource
-from recbench_spark.schemas import IDS
+from recbench_spark.schemas import ID_NAMES, QUERY_ID
 from recbench_spark.sources.arrow_rows import combine_column, distinct_ids, find_indices
 from recbench_spark.splits.popularity import label_popularity
 from recbench_spark.storage.blocks import Sides
@@ -100,6 +101,52 @@ class TaskTables:
         more = [self.column(number, "user_id") for number in (TRAIN, LISTED)]
         return distinct_ids([self.truth_users, *more])
 
+    @property
+    def has_queries(self) -> bool:
+        """Tell whether users have several rankings, by query."""
+        return TRUTH in self.tables and QUERY_ID in self.tables[TRUTH].column_names
+
+    def name_rows(self, number: int) -> pa.ChunkedArray | pa.Array:
+        """Return each row's user, joined with its query if there are queries."""
+        users = self.column(number, "user_id")
+        if not (self.has_queries and number in self.tables):
+            return users
+        texts = (column.cast(pa.string()) for column in (users, self.column(number, QUERY_ID)))
+        user, query = map(combine_column, texts)
+        # The length tells where the user's id ends.
+        length = pc.utf8_length(user).cast(pa.string())
+        return pc.binary_join_element_wise(length, user, query, ":").dictionary_encode()
+
+    @cached_property
+    def questions(self) -> pa.Table:
+        """Questions: `name`, user_id and, with queries, query_id.
+
+        Rows of one user follow one another.
+        """
+        if not self.has_queries:
+            return pa.table({"name": self.truth_users, "user_id": self.truth_users})
+        names = self.name_rows(TRUTH)
+        distinct = distinct_ids([names])
+        first = pc.index_in(distinct, value_set=names.cast(pa.string()))
+        ids = {
+            name: self.column(TRUTH, name).cast(pa.string()).take(first) for name in ("user_id", QUERY_ID)
+        }
+        rows = pa.table({"name": distinct, **ids})
+        return rows.sort_by([(name, "ascending") for name in ids]).combine_chunks()
+
+    @cached_property
+    def askers(self) -> pa.Array:
+        """All users, or users with queries: questions come first."""
+        if not self.has_queries:
+            return self.users
+        listed = [self.name_rows(LISTED)] if self.has_lists else []
+        return distinct_ids([self.questions.column("name"), *listed])
+
+    @cached_property
+    def owner_q(self) -> Ints:
+        """Index of each question's user, (q,)."""
+        return find_indices(self.questions.column("user_id"), self.users)
+
     @cached_property
     def items(self) -> pa.Array:
         """All catalogue items, in tie order where `numeric` is known."""
@@ -117,21 +164,23 @@ class TaskTables:
     def pairs(self) -> dict[int, tuple[InteractionPairs, int]]:
         """Truth and training pairs, with the number of dropped rows.
 
-        Pairs are indices in `users` and `items`.
+        Pairs are indices in `items`, and in `askers` (truth) or `users` (training).
         """
+        known = {TRUTH: self.askers, TRAIN: self.users}
+        names = {TRUTH: self.name_rows(TRUTH), TRAIN: self.column(TRAIN, "user_id")}
         return {
-            number: distinct_pairs(self.tables[number], self.users, self.items)
+            number: distinct_pairs(self.tables[number], find_indices(names[number], ids), self.items)
             if number in self.tables
             else (NO_PAIRS, 0)
-            for number in (TRUTH, TRAIN)
+            for number, ids in known.items()
         }
 
     @cached_property
     def row_indices(self) -> tuple[Ints, Ints]:
-        """User and item index for each list or score row."""
-        columns = zip(IDS, (self.users, self.items), strict=True)
-        user_r, item_r = (find_indices(self.column(LISTED, name), known) for name, known in columns)
-        return user_r, item_r
+        """Index in `askers` and in `items` for each list or score row."""
+        columns = ((self.name_rows(LISTED), self.askers), (self.column(LISTED, "item_id"), self.items))
+        asker_r, item_r = (find_indices(column, known) for column, known in columns)
+        return asker_r, item_r
 
     def order_items(self, index_i: Ints) -> TaskTables:
         """Return these tables with items in a catalogue's order."""
@@ -168,7 +217,9 @@ def _open_table(blocks: list[pa.Buffer], schema: pa.Schema) -> pa.Table:
         return schema.empty_table()
     return pa.table(
         [
-            rows.column(name).combine_chunks().dictionary_encode() if name in IDS else rows.column(name)
+            rows.column(name).combine_chunks().dictionary_encode()
+            if name in ID_NAMES
+            else rows.column(name)
             for name in schema.names
         ],
         schema.names,
@@ -211,15 +262,31 @@ def count_rows(task: TaskTables) -> dict[str, int]:
     (truth, dropped), (train, train_dropped) = task.pairs[TRUTH], task.pairs[TRAIN]
     n = max(len(task.items), 1)
     sums = {"truth dropped": dropped, "train dropped": train_dropped, "truth pairs": len(truth.user_r)}
-    sums["truth trained"] = count_common_pairs(truth, train, n)
+    of_users = replace(truth, user_r=task.owner_q[truth.user_r])
+    sums["truth trained"] = count_common_pairs(of_users, train, n)
     sums["train users"] = int(np.count_nonzero(np.bincount(train.user_r)))
     if task.has_lists:
         user_r, item_r = task.row_indices
-        sums |= count_pairs(user_r * n + item_r, train.user_r * n + train.item_r)
+        trained_p = train.user_r * n + train.item_r
+        if task.has_queries:
+            sums |= count_queries(task, user_r)
+            owner_r = find_indices(task.column(LISTED, "user_id"), task.users)
+            sums |= count_pairs(owner_r * n + item_r, trained_p, user_r * n + item_r)
+        else:
+            sums |= count_pairs(user_r * n + item_r, trained_p)
         rows = task.tables[LISTED]
         if "rank" in rows.column_names:
             sums["gaps"] = count_gaps(user_r, rows.column("rank").to_numpy())
     return sums
+
+
+def count_queries(task: TaskTables, asker_r: Ints) -> dict[str, int]:
+    """Count listed queries, and those without truth.
+
+    asker_r: index in `askers` for each list or score row.
+    """
+    listed = np.unique(asker_r)
+    return {"queries": len(listed), "lost queries": int((listed >= len(task.questions)).sum())}
 
 
 # ------------------------------------------------------------------------------ users and their rankings
@@ -228,7 +295,7 @@ def count_rows(task: TaskTables) -> dict[str, int]:
 def build_users(task: TaskTables, catalogue: TaskCatalogue) -> tuple[TaskTables, Ints, pa.Table]:
     """Build the rows of `USERS`.
 
-    The rows are the truth's users, with their training items as `masked`.
+    The rows are the truth's users, each once or for each query, with their training items as `masked`.
 
     Returns:
         The tables with items in catalogue order, indices of these items there, and the users.
@@ -237,8 +304,10 @@ def build_users(task: TaskTables, catalogue: TaskCatalogue) -> tuple[TaskTables,
     index_i, n_train = catalogue.lookup.find(task.items)
     labels = None if catalogue.bounds is None else label_popularity(n_train, catalogue.bounds)
     items = CatalogueItems(task.items, index_i, labels)
-    users = build_user_table(task.truth_users, task.pairs[TRUTH][0], task.pairs[TRAIN][0], items)
-    return task, index_i, users
+    trained = task.pairs[TRAIN][0]
+    if task.has_queries:
+        trained = repeat_pairs(trained, task.owner_q)
+    return task, index_i, build_user_table(task.questions, task.pairs[TRUTH][0], trained, items)
 
 
 def rank_lists(
@@ -315,13 +384,13 @@ def _draw(users: pa.Table, draws: CandidateDraws) -> pa.Table:
 
 def _group_candidates(task: TaskTables, lookup: ItemLookup) -> pa.Array:
     rows = task.tables[CANDIDATES]
-    user_r = find_indices(rows.column("user_id"), task.truth_users)
+    user_r = find_indices(task.name_rows(CANDIDATES), combine_column(task.questions.column("name")))
     codes = rows.column("item_id").combine_chunks()
     codes = codes if pa.types.is_dictionary(codes.type) else codes.dictionary_encode()
     item_r = lookup.find(codes.dictionary)[0][codes.indices.to_numpy()]
     in_catalogue = (user_r >= 0) & (item_r >= 0)
     pairs = np.unique(np.stack([user_r[in_catalogue], item_r[in_catalogue]], axis=1), axis=0)
-    bounds = bound_lists(pairs[:, 0], len(task.truth_users))
+    bounds = bound_lists(pairs[:, 0], len(task.questions))
     return pa.ListArray.from_arrays(bounds, pa.array(pairs[:, 1], pa.int32()))
 
 

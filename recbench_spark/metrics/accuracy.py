@@ -29,6 +29,13 @@ from recbench_spark.metrics.kernels import accuracy as kernel
 from recbench_spark.metrics.kernels.accuracy import METRICS, measure
 from recbench_spark.metrics.kernels.predictions import VALUE_METRICS
 from recbench_spark.metrics.list_rows import sum_lists, user_batch
+from recbench_spark.metrics.questions import (
+    Owners,
+    average_questions,
+    has_questions,
+    keep_users_whole,
+    read_owners,
+)
 from recbench_spark.ranking import batch_schemas
 from recbench_spark.ranking.batches import select_truth, split_by_part, to_rankings
 from recbench_spark.ranking.kernels.rankings import Rankings
@@ -136,7 +143,8 @@ class MetricPlan:
         if metric not in LIST_METRICS:
             return self.definition.describe(METRICS[metric].axes)
         features = f";features={self.features}" if metric == beyond_accuracy.DIVERSITY else ""
-        return self.definition.describe(beyond_accuracy.AXES) + features
+        weigh = ["weigh"] if metric in beyond_accuracy.PER_USER else []
+        return self.definition.describe([*beyond_accuracy.AXES, *weigh]) + features
 
 
 def check_names(metrics: Sequence[str], task: str = "ranking") -> None:
@@ -170,12 +178,15 @@ def check_uncut(metrics: Sequence[str], definition: Definition) -> None:
 # ------------------------------------------------------------------------------- per user
 
 RANKING_COLUMNS = (
-    "user_id", "part", "user_key", "relevance", "above", "tied", "before", "length", "slices",
+    "user_id", "part", "user_key", "relevance", "above", "tied", "before", "length", "slices", "query_id",
 )  # fmt: skip
 
 
 def user_value_batches(plan: MetricPlan, batches: Batches) -> Batches:
-    """Compute rank metrics per user: `USER_VALUES` from `RANKED_USERS`."""
+    """Compute rank metrics per user: `USER_VALUES` from `RANKED_USERS`.
+
+    Batches hold all rows of their users (`keep_users_whole`).
+    """
     for batch in batches:
         rankings = to_rankings(batch)
         relevant = pa.array(kernel.relevant_counts(rankings, plan.definition), pa.int32())
@@ -200,6 +211,8 @@ def _user_batch(
     batch: pa.RecordBatch, metric: str, values_uc: Floats, relevant: pa.Array, plan: MetricPlan
 ) -> pa.RecordBatch:
     ks, definition = plan.columns(metric), plan.describe(metric)
+    if has_questions(batch):
+        batch, values_uc, relevant = average_questions(batch, values_uc, relevant)
     ids, parts = batch.column("user_id"), batch.column("part")
     return user_batch(ids, parts, metric, values_uc, relevant, ks=ks, definition=definition)
 
@@ -216,8 +229,8 @@ class MetricTotals:
     """One slice's sums over users, for all metrics.
 
     All are whole numbers (see `core.resampling`). moments_c5: number of averaged users, fixed-point sums of
-    values and squares; boot_bc, weights_bc: each bootstrap replicate's weighted sums and weights. c runs
-    over metrics x cut-offs.
+    values and squares (c, 5), where rows weigh alike (c, 12), as `Owners.moments`; boot_bc, weights_bc:
+    each bootstrap replicate's weighted sums and weights. c runs over metrics x cut-offs.
     """
 
     moments_c5: Ints
@@ -231,11 +244,13 @@ class MetricTotals:
         self.weights_bc += other.weights_bc
 
 
-def sum_users(values: dict[str, Floats], keys_u: Ints, boot: Bootstrap) -> MetricTotals:
+def sum_users(
+    values: dict[str, Floats], owners: Owners, boot: Bootstrap, weigh: str = "users"
+) -> MetricTotals:
     """Sum values over users; hashed ids draw bootstrap weights."""
-    values_uc = np.concatenate(list(values.values()), axis=1)
-    sums, weights = resampling.bootstrap_sums(keys_u, values_uc, boot.replicates, boot.seed)
-    return MetricTotals(resampling.moments(values_uc), sums, weights)
+    own, values_uc = owners.weigh(np.concatenate(list(values.values()), axis=1), weigh)
+    sums, weights = resampling.bootstrap_sums(own.keys_q, values_uc, boot.replicates, boot.seed)
+    return MetricTotals(own.moments(values_uc), sums, weights)
 
 
 def sum_list_values(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches:
@@ -244,7 +259,7 @@ def sum_list_values(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches
     for batch in batches:
         for part, users in split_by_part(batch):
             values = beyond_accuracy.list_values(users, plan.list_metrics, facts, plan.ks)
-            sums = sum_users(values, users.column("user_key").to_numpy(), plan.bootstrap)
+            sums = sum_users(values, read_owners(users), plan.bootstrap, plan.definition.weigh)
             add_slice_totals(totals, (part, None, None), sums)
     for key, sums in totals.items():
         yield totals_batch(key, sums)
@@ -262,7 +277,8 @@ def total_batches(plan: MetricPlan, batches: Batches) -> Batches:
     """Sum rank metrics by slice: `TOTALS` from `RANKED_USERS`."""
 
     def totals(selection: TruthSelection) -> MetricTotals:
-        return sum_users(measure_ranks(plan, selection.rankings), selection.keys_u, plan.bootstrap)
+        values = measure_ranks(plan, selection.rankings)
+        return sum_users(values, selection.owners, plan.bootstrap, plan.definition.weigh)
 
     yield from sum_by_slice(batches, totals)
 
@@ -286,9 +302,9 @@ class TruthSelection:
         return values
 
     @property
-    def keys_u(self) -> Ints:
-        """Return the hashed user ids."""
-        return self.column("user_key")
+    def owners(self) -> Owners:
+        """Return the rows' users."""
+        return read_owners(self.batch).take(self.users)
 
 
 def sum_by_slice(batches: Batches, measure_selection: Callable[[TruthSelection], MetricTotals]) -> Batches:
@@ -307,7 +323,7 @@ def sum_by_slice(batches: Batches, measure_selection: Callable[[TruthSelection],
 
 def list_selections(batches: Batches) -> Iterator[tuple[SliceKey, TruthSelection]]:
     """Yield each batch's truth items by part and slice."""
-    for batch in batches:
+    for batch in keep_users_whole(batches):
         for part, users in split_by_part(batch):
             rankings = to_rankings(users)
             rows, all_p = np.arange(users.num_rows), np.ones(len(rankings.above), dtype=bool)
@@ -318,8 +334,8 @@ def list_selections(batches: Batches) -> Iterator[tuple[SliceKey, TruthSelection
 
 # ------------------------------------------------------------------------------- several models at once
 
-SliceValues = dict[SliceKey, list[tuple[Ints, Floats]]]
-"""For each part and slice, batch by batch: hashed users, (u,), and their values, (u, c)."""
+SliceValues = dict[SliceKey, list[tuple[Owners, Floats]]]
+"""For each part and slice, batch by batch: users, (u,), and their values, (u, c)."""
 
 COLUMNS_PER_CHUNK = 512
 """Columns from several models added up together: 16 MB at 4,096 users."""
@@ -331,7 +347,8 @@ def rank_values(plan: MetricPlan, batches: Batches) -> SliceValues:
     for key, selection in list_selections(batches):
         values = measure_ranks(plan, selection.rankings)
         table = np.concatenate(list(values.values()), axis=1)
-        values_by_slice.setdefault(key, []).append((selection.keys_u, table))
+        weighed = selection.owners.weigh(table, plan.definition.weigh)
+        values_by_slice.setdefault(key, []).append(weighed)
     return values_by_slice
 
 
@@ -358,7 +375,7 @@ def _group_equal_users(models: Sequence[SliceValues], key: SliceKey) -> list[lis
     groups: dict[tuple[bytes, ...], list[int]] = {}
     for n, values in enumerate(models):
         if key in values:
-            groups.setdefault(tuple(keys_u.tobytes() for keys_u, _ in values[key]), []).append(n)
+            groups.setdefault(tuple(own.keys_q.tobytes() for own, _ in values[key]), []).append(n)
     return list(groups.values())
 
 
@@ -370,14 +387,14 @@ def _add_model_group(
     totals_by_model: Sequence[dict[SliceKey, MetricTotals]],
 ) -> None:
     boot = plan.bootstrap
-    for batch, (keys_u, _) in enumerate(models[group[0]][key]):
+    for batch, (owners, _) in enumerate(models[group[0]][key]):
         tables = [models[n][key][batch][1] for n in group]
         columns = np.concatenate(tables, axis=1)
-        sums, weights = resampling.bootstrap_sums(keys_u, columns, boot.replicates, boot.seed)
+        sums, weights = resampling.bootstrap_sums(owners.keys_q, columns, boot.replicates, boot.seed)
         c = tables[0].shape[1]
         for at, (n, table) in enumerate(zip(group, tables, strict=True)):
             own = (..., slice(at * c, (at + 1) * c))
-            totals = MetricTotals(resampling.moments(table), sums[own].copy(), weights[own].copy())
+            totals = MetricTotals(owners.moments(table), sums[own].copy(), weights[own].copy())
             add_slice_totals(totals_by_model[n], key, totals)
 
 
@@ -412,11 +429,19 @@ def totals_batch(key: SliceKey, totals: MetricTotals) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns, schema=batch_schemas.TOTALS)
 
 
+MOMENTS = 5
+"""Moments for means over users; those over rows have more."""
+
+
 def finish_metrics(columns: Sequence[MetricColumn], bootstrap: Bootstrap, table: pa.Table) -> pa.Table:
     """Compute a slice's `METRIC_ROWS` from its `TOTALS`."""
     totals = add_up(table, len(columns), bootstrap.replicates)
-    value, stderr, n = resampling.mean_and_error(totals.moments_c5)
-    low, high = resampling.interval(totals.boot_bc, totals.weights_bc, n, bootstrap.level)
+    if totals.moments_c5.shape[1] == MOMENTS:
+        value, stderr, n = resampling.mean_and_error(totals.moments_c5)
+        users = n
+    else:
+        value, stderr, n, users = resampling.row_mean_and_error(totals.moments_c5)
+    low, high = resampling.interval(totals.boot_bc, totals.weights_bc, users, bootstrap.level)
     return metric_table(table, columns, (value, stderr, low, high), n)
 
 
@@ -446,7 +471,7 @@ def metric_table(
 def add_up(table: pa.Table, c: int, replicates: int) -> MetricTotals:
     """Add up all tasks' totals."""
     boot, weights = (sum_lists(table, name, (replicates, c)) for name in ("boot_bc", "weights_bc"))
-    return MetricTotals(sum_lists(table, "moments_c5", (c, 5)), boot, weights)
+    return MetricTotals(sum_lists(table, "moments_c5", (c, -1)), boot, weights)
 
 
 def repeat_text(table: pa.Table | pa.RecordBatch, name: str, n: int) -> pa.Array:

@@ -18,9 +18,11 @@ from recbench_spark.engine.measures import Measure
 from recbench_spark.metrics import accuracy, beyond_accuracy
 from recbench_spark.metrics.accuracy import HOLDOUT, MetricPlan
 from recbench_spark.metrics.beyond_accuracy import Facts
+from recbench_spark.metrics.questions import keep_users_whole
 from recbench_spark.ranking.batch_schemas import HISTOGRAM, LISTING_COUNTS, LISTS_WITH_COUNTS, METRIC_ROWS
+from recbench_spark.ranking.batches import column_or_null
 from recbench_spark.ranking.kernels.rankings import mark_relevant
-from recbench_spark.schemas import METRICS
+from recbench_spark.schemas import METRICS, QUERY_ID
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 BUCKET_BITS = 16
@@ -64,7 +66,7 @@ def list_measures(plan: MetricPlan, catalogue: ListedCatalogue) -> dict[str, Mea
     return measures
 
 
-LISTED_COLUMNS = ("user_id", "part", "user_key", "relevance", "top_items")
+LISTED_COLUMNS = ("user_id", "part", "user_key", "relevance", "top_items", "query_id")
 """Columns of `RANKED_USERS` read by list metrics."""
 
 
@@ -75,7 +77,8 @@ def map_lists(
     batches: Batches,
 ) -> Batches:
     """Join listed items with the catalogue, and measure the lists."""
-    lists = look_up_listed_items(catalogue.known, plan.definition.threshold, batches)
+    whole = keep_users_whole(batches)
+    lists = look_up_listed_items(catalogue.known, plan.definition.threshold, whole)
     yield from measure_lists(plan, catalogue.facts, lists)
 
 
@@ -106,6 +109,7 @@ def _look_up_lists(known: ItemLookup, threshold: float | None, batch: pa.RecordB
         "n_relevant": pa.array(np.diff(before[offsets]), pa.int32()),
         "counts": pa.ListArray.from_arrays(bounds, pa.array(count_n)),
         "item_index": pa.ListArray.from_arrays(bounds, pa.array(item_n)),
+        QUERY_ID: column_or_null(batch, QUERY_ID, pa.string()),
     }
     return pa.RecordBatch.from_pydict(columns, schema=LISTS_WITH_COUNTS)
 

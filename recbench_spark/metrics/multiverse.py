@@ -104,6 +104,6 @@ def _totals(plan: MetricPlan, batches: Batches) -> Batches:
             for world in metric_definitions(metric, plan.definition):
                 own = measure(selection.rankings, [metric], plan.ks, world)
                 values[f"{metric} {world.describe()}"] = own[metric]
-        return metric_rows.sum_users(values, selection.keys_u, plain)
+        return metric_rows.sum_users(values, selection.owners, plain, plan.definition.weigh)
 
     yield from metric_rows.sum_by_slice(_drop_slices(batches), totals)

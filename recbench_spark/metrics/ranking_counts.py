@@ -19,11 +19,12 @@ from recbench_spark.core.resampling import FEW_USERS
 from recbench_spark.core.streams import Batches
 from recbench_spark.engine.measures import Measure
 from recbench_spark.errors import DataError
+from recbench_spark.metrics.questions import has_questions, keep_users_whole, number_users
 from recbench_spark.ranking.batch_schemas import RANKING_COUNTS
 from recbench_spark.ranking.kernels.rankings import mark_relevant
 from recbench_spark.storage.shared_arrays import flatten_lists
 
-COUNTED_COLUMNS = ("part", "length", "relevance", "above", "tied")
+COUNTED_COLUMNS = ("user_id", "part", "length", "relevance", "above", "tied", "query_id")
 """Columns of `RANKED_USERS` read for the counts."""
 
 HEAVY_TIES = 0.1
@@ -45,7 +46,7 @@ def count_batches(threshold: float | None, batches: Batches) -> Batches:
         threshold: relevance from which an item is relevant; None: above 0.
         batches: rows of `RANKED_USERS`; the columns in COUNTED_COLUMNS are enough.
     """
-    for batch in batches:
+    for batch in keep_users_whole(batches):
         for part in pc.unique(batch.column("part")).to_pylist():
             yield _part_counts(batch, part, threshold)
 
@@ -63,12 +64,13 @@ def _part_counts(batch: pa.RecordBatch, part: str, threshold: float | None) -> p
     above_p, tied_p = (flatten_lists(users.column(name))[1] for name in ("above", "tied"))
     row = {
         "part": part,
-        "users": users.num_rows,
+        "users": int(number_users(users)[-1]) + 1 if has_questions(users) else users.num_rows,
         "silent": int((users.column("length").to_numpy() == 0).sum()),
         "barren": int((np.diff(before_p[offsets]) == 0).sum()),
         "truth": len(above_p),
         "unranked": int((above_p < 0).sum()),
         "tied": int((tied_p > 0).sum()),
+        "questions": users.num_rows if has_questions(users) else 0,
     }
     return pa.RecordBatch.from_pylist([row], schema=RANKING_COUNTS)
 
@@ -91,13 +93,18 @@ def checks_from_counts(
 def _part_checks(part: str, row: Mapping[str, int] | None, lists: bool) -> list[Check]:
     if row is None:
         return [Check(f"{part}: users", 0, None, "warning", "no user has truth in this part")]
+    unit = "queries" if row["questions"] else "users"
     ties = f"{row['tied']} of {row['truth']} items; ties are broken by item id, see ties=expected"
     return [
         Check(f"{part}: users", row["users"], None, "info", "users in the truth"),
+        *([Check(f"{part}: queries", row["questions"], None, "info", "queries in the truth")]
+          if row["questions"] else []),
         *mark_few_users(part, row["users"]),
-        Check(f"{part}: users without relevant items", row["barren"], None, "info",
+        Check(f"{part}: {unit} without relevant items", row["barren"], None, "info",
               "left out of the averages, or 0, as `empty_users` says"),
-        warn_above_zero(f"{part}: users without output", row["silent"], "they count 0, or as `users` says"),
+        warn_above_zero(
+            f"{part}: {unit} without output", row["silent"], "they count 0, or as `users` says"
+        ),
         Check(f"{part}: unranked truth items", float(row["unranked"]), None if lists else 0.0,
               "info" if lists else "warning", "not scored or listed"),
         Check(f"{part}: tied truth items", row["tied"] / max(row["truth"], 1), HEAVY_TIES, "warning", ties),
@@ -111,11 +118,15 @@ def mark_few_users(part: str, users: int) -> list[Check]:
     return [Check(name, users, None, "info", detail)] if users < FEW_USERS else []
 
 
-def row_checks(rows: int, duplicates: int, unknown_items: int, lost: int) -> list[Check]:
+def row_checks(
+    rows: int, duplicates: int, unknown_items: int, lost: int, lost_queries: int | None = None
+) -> list[Check]:
     """Make the checks on rows with lists or scores.
 
-    `lost`: listed users without truth.
+    `lost`, `lost_queries`: listed users and queries without truth; None: there are no queries.
     """
+    name = "listed queries without truth"
+    queries = [] if lost_queries is None else [Check(name, lost_queries, None, "info", "not averaged")]
     empty = Check(NO_ROWS, 1, 0, "warning", "no user has a row: coverage is 0, gini undefined")
     return [
         *([] if rows else [empty]),
@@ -123,6 +134,7 @@ def row_checks(rows: int, duplicates: int, unknown_items: int, lost: int) -> lis
         warn_above_zero("duplicate list rows", duplicates, "the best-ranked one is kept"),
         warn_above_zero("list rows of unknown items", unknown_items, "they keep their place"),
         Check("listed users without truth", lost, None, "info", "not averaged"),
+        *queries,
     ]
 
 
@@ -170,14 +182,15 @@ def count_gaps(user_r: Ints, rank_r: Ints) -> int:
     return int(gaps.sum())
 
 
-def count_pairs(listed_r: Ints, train_p: Ints) -> dict[str, int]:
+def count_pairs(listed_r: Ints, train_p: Ints, asked_r: Ints | None = None) -> dict[str, int]:
     """Count listed rows, repeated pairs, and training pairs among them.
 
     Args:
         listed_r: (r,) one number for each row's user and item.
         train_p: (p,) the same numbers for the training pairs.
+        asked_r: (r,) one number for each row's query and item; None: users have no queries.
     """
-    ordered = np.sort(listed_r)
+    ordered = np.sort(listed_r if asked_r is None else asked_r)
     return {
         "listed": len(listed_r),
         "twice": int(np.count_nonzero(ordered[1:] == ordered[:-1])),

@@ -49,7 +49,7 @@ METRICS = Table(
         TableColumn("stderr", DOUBLE, "Standard error of the mean over users."),
         TableColumn("ci_low", DOUBLE, "Lower end of the bootstrap interval over users."),
         TableColumn("ci_high", DOUBLE, "Upper end of the bootstrap interval over users."),
-        TableColumn("n", LONG, "Users (or rows, for value metrics) averaged.", False),
+        TableColumn("n", LONG, "Users (or rows: value metrics, `weigh=rows`) averaged.", False),
     ),
     constraints={"k_positive": "k IS NULL OR k > 0", "n_not_negative": "n >= 0"},
 )
@@ -65,7 +65,9 @@ USER_METRICS = Table(
         DEFINITION,
         ESTIMATOR,
         TableColumn("ks", array_type(INT), "Cut-offs; NULL element: over the whole ranking."),
-        TableColumn("values", array_type(DOUBLE), "Value at each cut-off; NULL: user left out."),
+        TableColumn(
+            "values", array_type(DOUBLE), "Value at each cut-off, mean over queries; NULL: left out."
+        ),
         TableColumn("n_relevant", INT, "Relevant items of the user in this part.", False),
     ),
     partition_by=("run_id",),
@@ -159,7 +161,7 @@ RETRIEVAL_RUNS = Table(
 
 RANKINGS = Table(
     "rankings",
-    "One row per user: each truth item's rank. Every metric under every definition follows from it.",
+    "One row per user, or query: each truth item's rank. Every metric under any definition follows.",
     (
         RUN_ID,
         USER_ID,
@@ -183,6 +185,7 @@ RANKINGS = Table(
         TableColumn(
             "propensity", array_type(DOUBLE), "Chance of each truth item to be shown; NULL: not requested."
         ),
+        TableColumn("query_id", STRING, "One of several questions about the user; NULL: there is one."),
     ),
     partition_by=("run_id",),
 )

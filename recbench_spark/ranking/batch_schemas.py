@@ -63,9 +63,11 @@ RANKED_USERS = pa.schema(
         "top_items": _TEXTS,
         "slices": pa.map_(pa.string(), _TEXTS),
         "propensity": _DOUBLES,
+        "query_id": pa.string(),
     }
 )
-"""One row per user and part: positions of the truth items. The table `rankings` without its run columns."""
+"""One row per user, part and query: positions of the truth items. The table `rankings` without its run
+columns. A user's rows follow one another; query_id is NULL where a user has one."""
 
 USER_VALUES = pa.schema(
     {
@@ -112,6 +114,7 @@ LISTS_WITH_COUNTS = pa.schema(
         "n_relevant": pa.int32(),
         "counts": _LONGS,
         "item_index": _LONGS,
+        "query_id": pa.string(),
     }
 )
 """One row per user and part with a list. Each item in list order has its number of training users, and its
@@ -153,11 +156,13 @@ METRIC_ROWS = pa.schema(
 RANKING_COUNTS = pa.schema(
     {
         "part": pa.string(),
-        **dict.fromkeys(("users", "silent", "barren", "truth", "unranked", "tied"), pa.int64()),
+        **dict.fromkeys(
+            ("users", "silent", "barren", "truth", "unranked", "tied", "questions"), pa.int64()
+        ),
     }
 )
-"""One row per task and part: counts of users, users without output, users without relevant items, truth
-items, and unranked or tied truth items."""
+"""One row per task and part: counts of users, rows without output, rows without relevant items, truth
+items, and unranked or tied truth items; rows with a query."""
 
 _SPARK = {pa.string(): "STRING", pa.int32(): "INT", pa.int64(): "LONG", pa.float64(): "DOUBLE"}
 

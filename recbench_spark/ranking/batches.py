@@ -51,7 +51,7 @@ def build_ranking_batch(
 
     Args:
         batch: user_id, part, user_key, slices; drawn and pool where candidates were drawn, propensity for
-            corrections of exposure bias.
+            corrections of exposure bias, query_id where users have several rows.
         offsets: (u + 1,) bounds of each user's truth items.
         columns: item_ids, relevance, above, tied, before, each (p,).
         length: (u,) ranked candidates.
@@ -65,14 +65,16 @@ def build_ranking_batch(
         **lists,
         "length": pa.array(length, pa.int64()),
         "top_items": no_lists if top_items is None else top_items,
-        "drawn": _column_or_null(batch, "drawn", pa.int32()),
-        "pool": _column_or_null(batch, "pool", pa.int64()),
-        "propensity": _column_or_null(batch, "propensity", pa.list_(pa.float64())),
+        "drawn": column_or_null(batch, "drawn", pa.int32()),
+        "pool": column_or_null(batch, "pool", pa.int64()),
+        "propensity": column_or_null(batch, "propensity", pa.list_(pa.float64())),
+        "query_id": column_or_null(batch, "query_id", pa.string()),
     }
     return pa.RecordBatch.from_pydict({name: named[name] for name in RANKED_USERS.names})
 
 
-def _column_or_null(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
+def column_or_null(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:
+    """Return a column with this type; NULL without it."""
     if name not in batch.schema.names:
         return pa.nulls(batch.num_rows, kind)
     return batch.column(name).cast(kind)

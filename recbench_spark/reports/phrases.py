@@ -168,6 +168,13 @@ AXES_IN_WORDS: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
     "tie_seed": ("The seed of hashed ties is", {ANY: "{}"}),
+    "weigh": (
+        "The mean weighs",
+        {
+            "users": "users alike: a user's queries are averaged first",
+            "rows": "all queries alike, and intervals are by user",
+        },
+    ),
     "duplicates": (
         "An item twice in a list or in the truth",
         {"drop": "is kept once, and counted in the checks", "error": "is refused"},

@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from recbench_spark.core.ids import WHOLE_FLOAT, as_ids, drop_empty
 from recbench_spark.core.inputs import Options, PinnedInput, look_once
 from recbench_spark.errors import DataError, SchemaError
-from recbench_spark.schemas import ID_KIND, ID_TYPE, IDS
+from recbench_spark.schemas import ID_KIND, ID_NAMES, ID_TYPE
 from recbench_spark.sources import arrow_rows, text_layouts
 from recbench_spark.sources.column_names import ColumnNames
 from recbench_spark.sources.delta_snapshots import read_snapshot
@@ -129,10 +129,10 @@ def convert_columns(
     fields, arrays = [], []
     for name in dict.fromkeys(names):
         raw = arrow_rows.read_column(stored.table, name, where)
-        if name in IDS and stored.line:
+        if name in ID_NAMES and stored.line:
             own = stored.table.schema.field(name)
             field, column = _convert_field_ids(own, raw, where, problems, floats)
-        elif name in IDS:
+        elif name in ID_NAMES:
             field, column = _convert_ids(stored.table, name, where)
         elif name in text_layouts.NUMBER_COLUMNS or name == "rank":
             field, column = _convert_number(raw, name, where, problems)

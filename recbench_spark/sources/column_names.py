@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from recbench_spark.errors import ConfigError, SchemaError, nearest, show_value
+from recbench_spark.schemas import QUERY_ID
 from recbench_spark.sources.list_columns import unfold_frame, unfold_table
 
 if TYPE_CHECKING:
@@ -69,6 +70,10 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "pairs": ("query_id", "item_id"),
 }
 """The columns read from each table; from all others, the pair of ids."""
+
+ASKED = ("truth", "lists", "scores", "candidates")
+"""Tables with a query_id beside user_id, where users have several rankings: under our name, or one that the
+caller gives."""
 
 INSTEAD = {"relevance": "rating", "rating": "relevance", "score": "rank"}
 """Columns ignored if the table has the other one: a rank wins over a score."""
@@ -139,7 +144,10 @@ class ColumnNames:
         everywhere = {name: value for name, value in self.given.items() if isinstance(value, str)}
         own = {**everywhere, **self.given.get(what.partition(" of ")[0], {})}
         matched: dict[str, str] = {}
-        for role in list_roles(what):
+        roles = list_roles(what)
+        if QUERY_ID in own and what.partition(" of ")[0] in ASKED:
+            roles = (QUERY_ID, *(role for role in roles if role != QUERY_ID))
+        for role in roles:
             if role in own and (own[role] in names or role not in names):
                 if own[role] not in names:
                     raise SchemaError(f"{what} has no column {own[role]}", nearest(own[role], names))
@@ -181,6 +189,8 @@ class ColumnNames:
             usual = (*usual, *ARRAYS)
         free = [name for name in names if name not in matched.values() and name not in list_roles(what)]
         similar = [name for name in free if strip_name(name) in usual]
+        if role == "user_id" and len(similar) > 1 and QUERY_ID in similar:
+            similar.remove(QUERY_ID)  # beside a column of users it is a query
         if len(similar) > 1:
             hint = f"say which: columns={{'{role}': '{similar[0]}'}}"
             raise SchemaError(f"{what}: {' and '.join(similar)} could both be {role}", hint)

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from recbench_spark.core.ids import WrongIds, find_wrong_ids
 from recbench_spark.engine.versions import arrow_schema, is_frame
 from recbench_spark.errors import DataError, FallbackToSpark
-from recbench_spark.schemas import ID_KIND, ID_TYPE, IDS, require_names
+from recbench_spark.schemas import ID_KIND, ID_NAMES, ID_TYPE, IDS, require_names
 from recbench_spark.sources import arrow_files, arrow_rows
 from recbench_spark.sources.arrow_files import Problems
 from recbench_spark.sources.column_names import ColumnNames
@@ -179,7 +179,7 @@ def _open_path(
     else:
         rows = PieceRows(engine, stored.pieces, read_rows).rename(taken)
     arrow_files.check_names(schema.names, needed, what, path)
-    noted = [arrow_files.note_id_type(one) if one.name in IDS else one for one in schema]
+    noted = [arrow_files.note_id_type(one) if one.name in ID_NAMES else one for one in schema]
     return InputRows(rows, pa.schema(noted), where=where)
 
 
@@ -434,9 +434,8 @@ def _count_unusable(columns: Mapping[str, pa.Array], rules: Typing) -> InputFact
     bad_values = {name: arrow_rows.mask_unusable(name, columns[name]) for name in rules.values}
     if rules.empty_items:
         bad_values = {name: bad & has_item for name, bad in bad_values.items()}
-    else:
-        bad_values |= {name: ~valid[name] for name in rules.ids if name != "user_id"}
-    bad_values |= {name: ~valid[name] for name in rules.ids if name == "user_id"}
+    needed = [name for name in rules.ids if not (rules.empty_items and name == "item_id")]
+    bad_values |= {name: ~valid[name] for name in sorted(needed, key="user_id".__eq__)}
     ranges = {name: _find_ends(columns[name].filter(pa.array(has_item))) for name in rules.values}
     return InputFacts(
         len(has_item),

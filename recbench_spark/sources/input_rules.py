@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from recbench_spark.core import ids
 from recbench_spark.core.checks import Check
 from recbench_spark.errors import DataError
-from recbench_spark.schemas import IDS, require_names
+from recbench_spark.schemas import ID_NAMES, require_names
 
 VALUE_TYPES = {"rank": "long", "score": "double"}
 
@@ -39,7 +39,11 @@ def refuse_unusable(wrong: Mapping[str, int], what: str) -> None:
     """Raise DataError for the first column with an unusable value."""
     for name, n in wrong.items():
         if n:
-            hint = MISSING_ID if name in IDS else "leave these rows out, or mend the system that wrote them"
+            hint = (
+                MISSING_ID
+                if name in ID_NAMES
+                else "leave these rows out, or mend the system that wrote them"
+            )
             message = f"{what}: {n} rows whose {name} is {UNUSABLE.get(name, BEYOND_FLOAT64)}"
             raise DataError(message, hint)
 
@@ -50,7 +54,7 @@ MISSING_ID = (
 
 BEYOND_FLOAT64 = "NULL, NaN, infinite or, of whole numbers, beyond 2^53"
 UNUSABLE = {
-    **dict.fromkeys(IDS, "NULL, NaN or an empty field"),
+    **dict.fromkeys(ID_NAMES, "NULL, NaN or an empty field"),
     "rank": "a rank below 1, NULL or not a whole number, or 2^53 and more, where float64 merges ranks",
 }
 """Unusable values in a column, in words."""

@@ -24,7 +24,7 @@ import pyarrow.dataset as ds
 
 from recbench_spark.core.inputs import Options, find_version, normalise_path
 from recbench_spark.errors import ConfigError, DataError, FallbackToSpark
-from recbench_spark.schemas import IDS
+from recbench_spark.schemas import ID_NAMES
 from recbench_spark.sources import formats
 from recbench_spark.sources.delta_snapshots import select_version
 from recbench_spark.sources.paths import check_path, exists, may_be_table
@@ -37,7 +37,7 @@ from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.text_forms import BLANKS
 from recbench_spark.storage.uris import arrow_uri, has_driver, is_remote
 
-READ_COLUMNS = frozenset({*IDS, *NUMBER_COLUMNS, "rank", "vector"})
+READ_COLUMNS = frozenset({*ID_NAMES, *NUMBER_COLUMNS, "rank", "vector"})
 """Columns that must have a common type in all files of a table."""
 
 

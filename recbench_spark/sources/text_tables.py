@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from recbench_spark.schemas import IDS
+from recbench_spark.schemas import ID_NAMES
 from recbench_spark.sources.arrow_files import Problems, convert_columns, holds_floats, note_floats
 from recbench_spark.sources.formats import TablePiece
 from recbench_spark.sources.text_layouts import TEXT_NOTES
@@ -60,7 +60,7 @@ class TextRules:
         survey: Any = PieceRows(engine, pieces, partial(_survey_text, taken=taken, rules=self))
         facts: list[TextFacts] = [one for some in survey.each((), list) for one in some]
         reduce(add, (one for one, _ in facts), Problems(self.where, self.path)).refuse()
-        known = {name: {one[name] for _, one in facts if name in one} for name in IDS}
+        known = {name: {one[name] for _, one in facts if name in one} for name in ID_NAMES}
         floats = tuple(name for name, are_floats in known.items() if are_floats == {True})
         for name in floats:
             note_floats(name, self.where)
@@ -78,7 +78,7 @@ def _survey_text(
     for piece in pieces:
         for stored in piece.read(list(taken.values())):
             typed, problems = rules.convert(stored, taken)
-            floats = {name: holds_floats(typed.column(name)) for name in IDS if name in taken}
+            floats = {name: holds_floats(typed.column(name)) for name in ID_NAMES if name in taken}
             yield problems, {name: value for name, value in floats.items() if value is not None}
 
 

@@ -28,6 +28,7 @@ from recbench_spark.metrics import accuracy, listed
 from recbench_spark.metrics.accuracy import MetricPlan
 from recbench_spark.metrics.beyond_accuracy import Facts
 from recbench_spark.metrics.listed import ListedCatalogue
+from recbench_spark.metrics.questions import Owners
 from recbench_spark.ranking.batch_schemas import RANKED_USERS, TOTALS, USER_VALUES
 from recbench_spark.ranking.given import rank_batches
 from recbench_spark.ranking.inputs import GivenRows, ScoredModel
@@ -248,7 +249,7 @@ def test_models_of_other_users_have_weights_of_their_own() -> None:
     def values(keys: list[int]) -> accuracy.SliceValues:
         table = rng.random((len(keys), columns))
         table[0, 0] = np.nan
-        return {("test", None, None): [(np.array(keys, np.int64), table)]}
+        return {("test", None, None): [(Owners(np.array(keys, np.int64)), table)]}
 
     models = [values([1, 2, 3]), values([1, 2, 4]), values([1, 2, 3]), {}]
     together = accuracy.model_totals(PLAN, models)

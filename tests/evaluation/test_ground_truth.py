@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from recbench_spark.evaluation.ground_truth import distinct_pairs
-from recbench_spark.sources.arrow_rows import distinct_ids
+from recbench_spark.sources.arrow_rows import distinct_ids, find_indices
 
 
 @pytest.mark.parametrize("repeats", [False, True])
@@ -25,7 +25,7 @@ def test_pairs_stand_once_with_their_highest_value(seed: int, repeats: bool) -> 
     rows = [(int(u[1]), known.index(i), v) for (u, i), v in zip(pairs, values, strict=True) if i in known]
     for user, item, value in rows:
         best[user, item] = max(best.get((user, item), 0.0), value)
-    result, dropped = distinct_pairs(table, users, items)
+    result, dropped = distinct_pairs(table, find_indices(table.column("user_id"), users), items)
     kept = zip(result.user_r.tolist(), result.item_r.tolist(), result.value_r.tolist(), strict=True)
     assert list(kept) == [(*pair, best[pair]) for pair in sorted(best)]
     assert dropped == len(rows) - len(best)

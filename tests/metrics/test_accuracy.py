@@ -34,7 +34,7 @@ def ranking(user: str, above: list[int], length: int = 20, **more: Any) -> tuple
         "run_id": "r", "user_id": user, "part": "test", "user_key": hash_user(user),
         "item_ids": [f"i{n}" for n in range(len(above))], "relevance": [1.0] * len(above),
         "above": above, "tied": [0] * len(above), "before": [0] * len(above), "length": length,
-        "top_items": None, "slices": {}, "drawn": None, "pool": None, "propensity": None,
+        "top_items": None, "slices": {}, "drawn": None, "pool": None, "propensity": None, "query_id": None,
     }  # fmt: skip
     return tuple({**values, **more}[name] for name in RANKINGS.names)
 

@@ -33,7 +33,7 @@ def row(user: str, items: list[str] | None, part: str = "test", **more: Any) -> 
         "run_id": "r", "user_id": user, "part": part, "user_key": random.Random(user).getrandbits(63),
         "item_ids": ["a", "b"], "relevance": [1.0, 0.0], "above": [0, 1], "tied": [0, 0], "before": [0, 0],
         "length": len(items or []), "top_items": items, "slices": {}, "drawn": None, "pool": None,
-        "propensity": None,
+        "propensity": None, "query_id": None,
     }  # fmt: skip
     return tuple({**values, **more}[name] for name in RANKINGS.names)
 

@@ -152,7 +152,7 @@ def _measure_totals(plan: ParadoxPlan, selection: TruthSelection) -> MetricTotal
     metric_plan = plan.measured
     values = measure(selection.rankings, metric_plan.metrics, metric_plan.ks, metric_plan.definition)
     sizes = np.diff(selection.rankings.offsets)[:, None] * SIZE_UNIT
-    return metric_rows.sum_users({**values, "": sizes}, selection.keys_u, metric_plan.bootstrap)
+    return metric_rows.sum_users({**values, "": sizes}, selection.owners, metric_plan.bootstrap)
 
 
 def _column_rows(plan: ParadoxPlan, run: int, totals: pa.RecordBatch) -> pa.RecordBatch:

@@ -123,7 +123,7 @@ def _table_totals(plan: MetricPlan, estimators: Sequence[str], batches: Batches)
             for name in estimators
             for metric in correctable_metrics(plan)
         }
-        return metric_rows.sum_users(values, selection.keys_u, plan.bootstrap)
+        return metric_rows.sum_users(values, selection.owners, plan.bootstrap, plan.definition.weigh)
 
     yield from metric_rows.sum_by_slice(_select_drawn_users(batches), totals)
 
@@ -206,7 +206,7 @@ def _task_histograms(plan: MetricPlan, draws: int, batches: Batches) -> Batches:
     def totals(selection: TruthSelection) -> MetricTotals:
         firsts = [group[0] for group in _group_metrics(plan)]
         counts = {name: _user_histograms(selection, name, plan, draws) for name in firsts}
-        return metric_rows.sum_users(counts, selection.keys_u, plan.bootstrap)
+        return metric_rows.sum_users(counts, selection.owners, plan.bootstrap, plan.definition.weigh)
 
     yield from metric_rows.sum_by_slice(_select_drawn_users(batches, draws), totals)
 

@@ -42,7 +42,10 @@ CELLS = 1 << 18
 """Users x ranks computed at once: 2 MB of float64 stay in the second-level cache."""
 
 TIE_AXES = ("ties", "tie_seed")
-COMMON_AXES = ("users", "empty_users", "threshold", *TIE_AXES, "duplicates", "gaps", "candidates", "draw")
+COMMON_AXES = (
+    *("users", "empty_users", "threshold", *TIE_AXES),
+    *("duplicates", "gaps", "candidates", "draw", "weigh"),
+)
 
 about_rank = partial(About, edges=EDGE)
 """Make the facts about a metric with the edge rules of all rank metrics."""

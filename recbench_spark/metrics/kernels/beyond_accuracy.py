@@ -153,7 +153,7 @@ def intra_list_diversity(offsets: Ints, items: Ints, vector_id: Floats, ks: Sequ
     unit = divide(vector_id, np.linalg.norm(vector_id, axis=1, keepdims=True))
 
     def similar(items_uk: Ints) -> Floats:
-        v_ukd = np.where(items_uk[:, :, None] >= 0, unit[items_uk], 0.0)
+        v_ukd = np.where(items_uk[:, :, None] >= 0, unit[items_uk.clip(min=0)], 0.0)
         earlier = np.cumsum(v_ukd, axis=1) - v_ukd
         total: Floats = np.einsum("ukd,ukd->uk", v_ukd, earlier)
         return total

@@ -44,6 +44,11 @@ def test_diversity_by_hand() -> None:
     np.testing.assert_allclose(result, expected)
 
 
+def test_an_empty_place_needs_no_vectors_beside_one() -> None:
+    offsets, items = make_lists([[-2, -2, 0]])
+    assert np.isnan(beyond_accuracy.intra_list_diversity(offsets, items, VECTORS[:1], (3,))).all()
+
+
 def cosine(a: int, b: int) -> float:
     x, y = VECTORS[a], VECTORS[b]
     return float(x @ y / math.sqrt((x @ x) * (y @ y))) if (x @ x) * (y @ y) else 0.0
