@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 
 from recbench_spark.config import Split, make_age_gate
+from recbench_spark.sources.column_names import TARGET_NAMES, strip_name
 from recbench_spark.sources.log_columns import ChosenColumns
 from recbench_spark.sources.log_files import LogFile
 from recbench_spark.sources.log_values import ColumnFacts
@@ -31,6 +33,7 @@ class LogDescription:
             times.
         time_zone: the caller's zone for times without an offset.
         no_rating: a value which usually means "no rating", and its rows.
+        events: a column with events, and each of them with its rows, the most frequent first.
     """
 
     name: str
@@ -43,6 +46,7 @@ class LogDescription:
     known_users: float | None = None
     time_zone: str | None = None
     no_rating: tuple[float, int] | None = None
+    events: tuple[str, tuple[tuple[str, int], ...]] | None = None
 
 
 FEW_KNOWN = 0.5
@@ -104,6 +108,7 @@ def _write_dataset(described: LogDescription) -> list[str]:
         lines.append("    # no rating: every row counts as 1")
     if described.no_rating:
         lines.append(f"    # {describe_no_rating(*described.no_rating)}")
+    lines += _propose_events(*described.events) if described.events else []
     if log.note:
         lines.append(f"  # {log.note}")
     if log.options:
@@ -119,6 +124,26 @@ def _write_dataset(described: LogDescription) -> list[str]:
         one = others[0]
         lines.append(f"  # attributes: [{_text(one.name)}] # kept for slices; it has {_comment(one)}")
     return lines
+
+
+def describe_events(column: str, counts: Sequence[tuple[str, int]]) -> str:
+    """Return a sentence on the events of a column."""
+    return f"{column}: {', '.join(f'{name} {rows:,}' for name, rows in counts)} rows; all count alike."
+
+
+def _propose_events(column: str, counts: Sequence[tuple[str, int]]) -> list[str]:
+    """Return lines to choose from: one event alone, or a weight for each."""
+    names = [name for name, _ in counts]
+    known = (name for usual in TARGET_NAMES for name in names if usual in strip_name(name))
+    target = next(known, names[-1])
+    weights = [*(name for name in names if name != target), target]
+    worth = ", ".join(f"{_text(name)}: {n}" for n, name in enumerate(weights, 1))
+    return [
+        f"  # {describe_events(column, counts)} Choose one of these lines:",
+        f"  # where: [{{column: {_text(column)}, in: [{_text(target)}]}}] # no other rows count",
+        f"  # events: {{column: {_text(column)}, weights: {{{worth}}}, targets: [{_text(target)}]}}"
+        " # only targets are asked, all train",
+    ]
 
 
 def describe_no_rating(code: float, rows: int) -> str:

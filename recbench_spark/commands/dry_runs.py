@@ -174,7 +174,7 @@ def _list_log_columns(dataset: Dataset) -> tuple[str, ...]:
     """
     named = {name: dataset.columns.get(name, name) for name in ("user_id", "item_id")}
     wanted = [*filter(None, {**named, **dataset.columns}.values()), *dataset.attributes]
-    wanted += [condition.column for condition in dataset.where]
+    wanted += dataset.value_columns
     return tuple(str(name).split(".", maxsplit=1)[0] for name in wanted)
 
 

@@ -25,6 +25,7 @@ from recbench_spark.errors import OK, ConfigError, DataError
 if __name__ != "flags":
     from recbench_spark.commands.benchmark_files import (
         LogDescription,
+        describe_events,
         describe_no_rating,
         night_command,
         write_benchmark,
@@ -32,10 +33,12 @@ if __name__ != "flags":
     from recbench_spark.commands.logs import name_log
     from recbench_spark.core.documents import load_yaml
     from recbench_spark.core.text_tables import align_cells
+    from recbench_spark.sources.column_names import EVENT_NAMES, strip_name
     from recbench_spark.sources.log_columns import FLAGS, ChosenColumns, choose_columns, may_be_rating
-    from recbench_spark.sources.log_files import open_log_file
+    from recbench_spark.sources.log_files import LogFile, open_log_file
     from recbench_spark.sources.log_values import (
         ColumnFacts,
+        count_values,
         find_no_ratings,
         profile_columns,
         share_known_users,
@@ -112,9 +115,8 @@ def describe_log(args: argparse.Namespace, name: str, output: str) -> LogDescrip
     if no_rating:
         print(f"{describe_no_rating(*no_rating)} Where it does, leave these rows out of the file.")
     known = None
-    if "event_time" in chosen.columns:
-        user, time = (chosen.columns[role].name for role in ("user_id", "event_time"))
-        known = share_known_users(log, user, time, chosen.time_format)
+    if time := chosen.columns.get("event_time"):
+        known = share_known_users(log, chosen.columns["user_id"].name, time.name, chosen.time_format)
     if chosen.time_format:
         log = replace(log, options={**log.options, "timestampFormat": chosen.time_format})
     return LogDescription(
@@ -128,7 +130,26 @@ def describe_log(args: argparse.Namespace, name: str, output: str) -> LogDescrip
         known_users=known,
         no_rating=no_rating,
         time_zone=args.time_zone,
+        events=find_events(log, columns, chosen),
     )
+
+
+def find_events(
+    log: LogFile, columns: Sequence[ColumnFacts], chosen: ChosenColumns
+) -> tuple[str, tuple[tuple[str, int], ...]] | None:
+    """Find a column of few texts which is called like events, and print its counts."""
+    taken = {column.name for column in chosen.columns.values()}
+    for column in columns:
+        few = 1 < column.distinct <= MOST_EVENTS and not column.hundredths
+        if column.name not in taken and few and strip_name(column.name) in EVENT_NAMES:
+            counts = count_values(log, column.name)
+            print(describe_events(column.name, counts))
+            return column.name, counts
+    return None
+
+
+MOST_EVENTS = 20
+"""Most kinds of events for which lines are proposed."""
 
 
 def describe_choice(path: str, rows: int, columns: Sequence[ColumnFacts], chosen: ChosenColumns) -> str:

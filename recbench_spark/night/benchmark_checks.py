@@ -17,6 +17,7 @@ from recbench_spark.models.settings import ListsModel, ScoresModel
 from recbench_spark.night.measure_checks import check_measures, make_curve_plan
 from recbench_spark.night.split import (
     HELD_OUT_PARTS,
+    check_events,
     check_open_loop,
     check_repeats,
     list_held_out_parts,
@@ -59,6 +60,7 @@ def check_benchmark(benchmark: Benchmark) -> None:
     _check_parts(benchmark)
     check_open_loop(benchmark, definition)
     check_repeats(benchmark, definition)
+    check_events(benchmark)
     _check_gates(benchmark)
     for cut in evaluation.slices:
         if cut.of in ("users", "items") and not cut.path:

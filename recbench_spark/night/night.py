@@ -167,6 +167,7 @@ class BenchmarkNight:
             self.benchmark.dataset.world,
             folds_users=self.benchmark.split.gives_rows,
             asks_repeats=self.benchmark.split.asks_repeats,
+            opens_trained=self.benchmark.dataset.events is not None,
             suite=self.benchmark.name,
             dataset=self.benchmark.dataset.name,
             logical_date=self.logical_date,

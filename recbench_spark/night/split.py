@@ -46,6 +46,7 @@ from recbench_spark.splits.manifests import (
     count_parts,
     describe_rows,
     refuse_empty_parts,
+    report_events,
 )
 from recbench_spark.splits.rules import label_log, open_plain_log, open_world
 from recbench_spark.splits.slice_tables import label_slices
@@ -130,6 +131,17 @@ def check_repeats(benchmark: Benchmark, definition: Definition) -> None:
             )
     if evaluation.learning_curve is not None:
         raise ConfigError(f"{clash}, and a learning curve has each item once", "split.repeats: drop")
+
+
+def check_events(benchmark: Benchmark) -> None:
+    """Refuse events where no measure can tell them apart.
+
+    Raises:
+        ConfigError: a learning curve masks all trained items.
+    """
+    if benchmark.dataset.events and benchmark.evaluation.learning_curve is not None:
+        message = "evaluation.learning_curve masks all trained items, and dataset.events those of targets"
+        raise ConfigError(message, "leave out one of both")
 
 
 def prepare_split(
@@ -314,11 +326,19 @@ def write_labelled(
         if log.rejects is not None and rejects_of:
             commit(store, add_blocks(REJECTS, rejects_of, log.rejects))
         dropped = write(label_log(log, dataset, split, store.engine, every_fold=every_fold), log.n)
+        reasons, signals = log.describe_reasons(), dataset.events and dataset.events.repeats_of == "targets"
         rows = LogRows(
-            log.n, log.later, log.rejected, log.describe_reasons(), log.condition_counts, dropped
+            log.n, log.later, log.rejected, reasons, log.condition_counts, dropped, bool(signals)
         )
+        if dataset.events:
+            report_events(dataset.events, rows)
         return LogCounts(rows, "item_id" in log.numeric)
 
+    if dataset.events and every_fold:
+        raise ConfigError(
+            "dataset.events: work on all folds at once has several rows of a pair in training, and no sum",
+            "leave dataset.events out, or another split.holdout",
+        )
     plain = open_plain_log(store.engine, dataset, split)
     try:
         if plain is not None:
@@ -383,6 +403,7 @@ def _write_blocks(
             catalogue.bounds,
             list_held_out_parts(benchmark.split),
             label_slices(store, benchmark.evaluation.slices),
+            benchmark.dataset.events is not None,
         )
         blocks = make_user_blocks(store, split_id, rows, plan)
         commit(store, add_blocks(USER_BLOCKS, split_id, blocks))

@@ -15,6 +15,7 @@ from recbench_spark.core.arrays import Ints
 from recbench_spark.ranking.batch_schemas import USERS
 from recbench_spark.ranking.kernels.rankings import mark_relevant
 from recbench_spark.schemas import USER_BLOCKS
+from recbench_spark.splits.labels import TRAIN
 from recbench_spark.storage.blocks import ChangedRows
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.packed_blocks import Change
@@ -69,7 +70,8 @@ def select_part_users(
     user_n, part_n = slot_n // len(parts), slot_n % len(parts)
     truth = _take_entries(held_out, entry_s[slot_n])
     # Validation items are known at test time, so they are no candidates any more.
-    known = pa.concat_arrays([train, _add_valid(train, held_out)])
+    closed = close_items(train, held_out)
+    known = pa.concat_arrays([closed, _add_valid(closed, held_out)])
     is_later_n = np.array([part != "valid" for part in parts])[part_n]
     masked_n = pa.array(user_n + len(blocks) * is_later_n, mask=np.full(len(user_n), not masks))
     columns = {
@@ -109,6 +111,20 @@ def _take_entries(held_out: pa.MapArray, entry_n: Ints) -> pa.StructArray:
 def empty_nulls(lists: pa.Array) -> pa.Array:
     """Return lists, or maps, with NULL made empty."""
     return pc.coalesce(lists, pa.scalar([], lists.type)) if lists.null_count else lists
+
+
+def close_items(train: pa.ListArray, held_out: pa.MapArray) -> pa.ListArray:
+    """Return the trained items that are no candidates: all but those of `dataset.events`."""
+    entry_u = _find_entries(held_out, [TRAIN]).ravel()
+    if not (entry_u >= 0).any():
+        return train
+    opened = pc.struct_field(_take_entries(held_out, entry_u), "items")
+    (bounds, items), (opens, open_e) = flatten_lists(train), flatten_lists(opened)
+    user_e, user_o = (np.repeat(np.arange(len(train)), np.diff(one)) for one in (bounds, opens))
+    stays_e = ~np.isin(user_e << 32 | items, user_o << 32 | open_e)
+    return pa.ListArray.from_arrays(
+        bound_lists(user_e[stays_e], len(train)), pa.array(items[stays_e], pa.int32())
+    )
 
 
 def _add_valid(train: pa.ListArray, held_out: pa.MapArray) -> pa.ListArray:

@@ -56,6 +56,34 @@ LOG_NAMES: Mapping[str, tuple[str, ...]] = {
 }  # fmt: skip
 """Our name for a log's column, and the usual ones, in the form of `USUAL`."""
 
+EVENT_NAMES = (
+    *(
+        "event",
+        "eventtype",
+        "eventname",
+        "action",
+        "actiontype",
+        "activity",
+        "interaction",
+        "interactiontype",
+    ),
+    *("behavior", "behaviour", "behaviortype", "behaviourtype"),
+)
+"""Usual names of a column with events, in the form of `USUAL`."""
+
+TARGET_NAMES = (
+    "purchase",
+    "buy",
+    "bought",
+    "transaction",
+    "order",
+    "conversion",
+    "pay",
+    "click",
+    "complete",
+)
+"""Usual names of what a shop or a site asks for, the first one first."""
+
 _PAIR = ("user_id", "item_id")
 
 ROLES: Mapping[str, tuple[str, ...]] = {

@@ -19,10 +19,11 @@ import pyarrow.compute as pc
 
 from recbench_spark.core.ids import drop_empty
 from recbench_spark.core.streams import chunks
-from recbench_spark.errors import DataError, FallbackToSpark, RecbenchError
+from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, RecbenchError
 from recbench_spark.schemas import IDS
 from recbench_spark.sources.arrow_rows import combine_column
 from recbench_spark.sources.conditions import Condition, make_conditions, select_rows
+from recbench_spark.sources.events import EVENT, EventNames, name_events
 from recbench_spark.sources.formats import TablePiece, TablePieces
 from recbench_spark.sources.list_columns import is_list, unfold_arrays
 from recbench_spark.sources.paths import check_path
@@ -51,6 +52,7 @@ class ColumnarLog:
         whole: names of id columns with whole numbers.
         n: number of rows.
         conditions: conditions that rows hold to count.
+        events: names of the rows' events; None: rows have none.
     """
 
     groups: tuple[TablePiece, ...]
@@ -59,6 +61,12 @@ class ColumnarLog:
     whole: frozenset[str]
     n: int
     conditions: tuple[Condition, ...] = ()
+    events: EventNames | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of converted rows."""
+        return (*COLUMNS, *([EVENT] if self.events else []))
 
 
 def open_columnar_log(dataset: Dataset) -> ColumnarLog | None:
@@ -82,9 +90,10 @@ def open_columnar_log(dataset: Dataset) -> ColumnarLog | None:
     micros = MICROS_PER_UNIT.get(dataset.time_unit, 1)
     whole = frozenset(name for name in IDS if pa.types.is_integer(types[name]))
     conditions = make_conditions(dataset, dataset.time_unit, present.get("event_time"))
-    if not {condition.column for condition in conditions} <= {*opened.schema.names}:
+    if not opened.n or not {*dataset.value_columns} <= {*opened.schema.names}:
         return None
-    return ColumnarLog(opened.pieces, present, micros, whole, opened.n, conditions) if opened.n else None
+    events = name_events(dataset)
+    return ColumnarLog(opened.pieces, present, micros, whole, opened.n, conditions, events)
 
 
 def open_groups(dataset: Dataset) -> TablePieces:
@@ -93,8 +102,8 @@ def open_groups(dataset: Dataset) -> TablePieces:
     Where a row holds the items of a user or session in an array, each of them is a row, with its entries in
     the other arrays. Fields in an array of structs are columns, such as `events.item`.
     """
-    compared = {condition.column for condition in dataset.where}
-    path, wanted = str(dataset.path), {*dataset.source_names.values(), *dataset.attributes, *compared}
+    path, wanted = str(dataset.path), {*dataset.source_names.values(), *dataset.attributes}
+    wanted |= {*dataset.value_columns}
     if dataset.reader != "delta":
         check_path(path)
     within = {name.rpartition(".")[0] for name in wanted if "." in name}
@@ -205,7 +214,10 @@ def read_log(
     """
     wanted = replace(files, theirs={name: own for name, own in files.theirs.items() if name in columns})
     names = list(dict.fromkeys(wanted.theirs.values())) or [files.theirs["user_id"]]
+    if EVENT not in columns:
+        wanted = replace(wanted, events=None)
     compared = [condition.column for condition in files.conditions]
+    compared += [wanted.events.column] if wanted.events else []
     names = list(dict.fromkeys((*names, *compared)))
     for number in numbers:
         for rows in _read_batches(files.groups[number::readers], names):
@@ -257,7 +269,18 @@ def _convert_batch(rows: pa.RecordBatch, files: ColumnarLog) -> pa.RecordBatch:
     times = pa.nulls(rows.num_rows, pa.int64())
     if "event_time" in columns:
         times = _convert_times(columns["event_time"], files.micros)
-    return pa.RecordBatch.from_pydict({**ids, "rating": ratings, "event_time": times})
+    events = {EVENT: _encode_events(rows, files.events)} if files.events else {}
+    return pa.RecordBatch.from_pydict({**ids, "rating": ratings, "event_time": times, **events})
+
+
+def _encode_events(rows: pa.RecordBatch, events: EventNames) -> pa.Array:
+    try:
+        codes = events.encode(rows.column(events.column))
+    except ConfigError as error:
+        raise FallbackToSpark(error.message) from None
+    if codes.null_count:
+        raise FallbackToSpark("a row has no event")
+    return codes
 
 
 def _convert_ids(column: pa.Array) -> pa.Array:

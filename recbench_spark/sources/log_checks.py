@@ -28,6 +28,7 @@ from recbench_spark.sources.arrow_rows import (
     spell_values,
 )
 from recbench_spark.sources.conditions import Condition, Selection, select_rows
+from recbench_spark.sources.events import EVENT, EventNames
 from recbench_spark.sources.text_layouts import IN_UTF8
 from recbench_spark.sources.text_pieces import BAD_LINE, FILE
 from recbench_spark.sources.times import (
@@ -76,6 +77,7 @@ class LogRules:
         checked: whether the time unit is known, since the log was read before.
         placed: whether rows have PLACE, which stays.
         conditions: conditions that rows hold to count.
+        events: names of the rows' events; None: rows have none.
     """
 
     where: str = ""
@@ -94,18 +96,21 @@ class LogRules:
     checked: bool = False
     placed: bool = False
     conditions: tuple[Condition, ...] = ()
+    events: EventNames | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns for tasks to read."""
         hidden = [BAD_LINE] * bool(self.line) + [FILE] + [PLACE] * self.placed
         compared = [condition.column for condition in self.conditions]
+        compared += [self.events.column] if self.events else []
         return tuple(dict.fromkeys((*self.sources.values(), *self.attributes, *compared, *hidden)))
 
     @property
     def names(self) -> tuple[str, ...]:
         """The canonical columns in converted rows."""
         more = ["part"] * ("part" in self.sources) + ["attributes"] * bool(self.attributes)
+        more += [EVENT] * bool(self.events)
         return (*IDS, "rating", "event_time", *more, *([PLACE] * self.placed))
 
 
@@ -192,6 +197,9 @@ def check_rows(rows: pa.Table, rules: LogRules) -> Checked:
             mistakes = [Mark(source, f"one of {', '.join(PARTS)}", wrong)]
         marks += mistakes if name in rules.nullable else _refuse_nulls(columns[name], source, mistakes)
     marks += _mark_uncompared(rules, selection) if selection else []
+    if rules.events:
+        columns[EVENT] = rules.events.encode(combine_column(rows.column(rules.events.column)))
+        marks.append(Mark(rules.events.column, "an event (dataset.events)", ~is_set(columns[EVENT])))
     for name in rules.attributes if rules.line and not rules.keeps_replacements else ():
         marks.append(Mark(name, "text in UTF-8", _is_undecoded(rows.column(name)), IN_UTF8))
     if rules.line:

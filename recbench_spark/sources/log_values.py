@@ -135,6 +135,19 @@ def find_no_ratings(log: LogFile, name: str) -> tuple[float, int] | None:
     return (high, highs) if high in (99, 999, 9999) and high - before >= 10 else None
 
 
+def count_values(log: LogFile, name: str) -> tuple[tuple[str, int], ...]:
+    """Return a column's values as text with their rows, the most frequent first.
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    query = f"""
+        SELECT nullif(CAST({quote_sql(name, '"')} AS VARCHAR), '') AS v, count(*) AS n FROM log
+        GROUP BY v HAVING v IS NOT NULL ORDER BY n DESC, v"""
+    with _connect(log, [name]) as (connection, _):
+        return tuple(connection.sql(query).fetchall())
+
+
 def _find_formats(connection: duckdb.DuckDBPyConnection, name: str) -> tuple[str, ...]:
     """Return Spark's patterns which read all dates in a column.
 

@@ -32,6 +32,7 @@ from recbench_spark.sources.conditions import (
     spell_value,
 )
 from recbench_spark.sources.dealt_ids import apply_both
+from recbench_spark.sources.events import name_events
 from recbench_spark.sources.log_checks import PLACE, LogRules, Mark, convert_rows, find_rejects
 from recbench_spark.sources.log_sources import RawLog
 from recbench_spark.sources.log_survey import RowFacts, survey_rows
@@ -110,7 +111,7 @@ def make_rules(raw: RawLog, dataset: Dataset, *, keeps_replacements: bool = Fals
     if not dataset.is_table:
         required -= {"event_time"}  # some files of MovieLens have none
     needed = [*(source for name, source in source_names.items() if name in required), *dataset.attributes]
-    needed += [condition.column for condition in dataset.where]
+    needed += dataset.value_columns
     sep = read_options(dataset.options).get("sep", "").replace("\\t", "\t") or None
     require_columns(raw.names, needed, raw.where, raw.where, sep)
     if dataset.is_table:
@@ -132,6 +133,7 @@ def make_rules(raw: RawLog, dataset: Dataset, *, keeps_replacements: bool = Fals
         end=log_end_micros(dataset),
         checked=source_names.get("event_time") in raw.checked,
         conditions=make_conditions(dataset, raw.time_unit, source_names.get("event_time")),
+        events=name_events(dataset),
     )
 
 

@@ -203,6 +203,51 @@ class RowCondition(Strict):
         return {name: one if isinstance(one, tuple) else (one,) for name, one in given.items()}
 
 
+class Events(Strict):
+    """Events of a log's rows: what each is worth, and which are asked.
+
+    Only rows of `targets` test and validate; a split counts them as if the log had no others. Rows of other
+    events train if they come before the user's first held-out row, or before the cut where one is made for
+    all users; the others are `later`. In random order they train. A pair (user, item) has one row a part:
+    its rating in training is the sum of its events' weights, each once, and models that take ratings read
+    it as a strength. Trained items are no candidates only where one of their events is a target.
+    """
+
+    column: Location
+    """The log's own name of the column with events."""
+    weights: Annotated[dict[str, Annotated[float, Field(gt=0)]], Field(min_length=1, max_length=100)]
+    """Event -> its weight; an event of the log without weight is refused."""
+    targets: Annotated[tuple[str, ...], Field(min_length=1)]
+    """Events whose rows test and validate."""
+    repeats_of: Literal["targets", "any"] = "targets"
+    """Trained rows that make a held-out row of their pair a repeat (`split.repeats`): those of targets, or
+    of any event.
+    """
+    cap: Annotated[float, Field(gt=0)] | None = None
+    """Largest sum of a pair's weights; without it all its events add up."""
+    grades: bool = False
+    """Weights are also the relevance of held-out rows; otherwise it is the log's rating, or 1."""
+
+    @field_validator("weights", "targets", mode="before")
+    @classmethod
+    def _spell_events(cls, events: Any) -> Any:
+        if isinstance(events, dict):
+            return {_spell(name): weight for name, weight in events.items()}
+        return [*map(_spell, events)] if isinstance(events, list | tuple) else events
+
+    @model_validator(mode="after")
+    def _check_targets(self) -> Events:
+        for name in self.targets:
+            if name not in self.weights:
+                raise make_error(f"targets: '{name}' has no weight", nearest(name, self.weights))
+        return self
+
+
+def _spell(name: Any) -> Any:
+    """Spell a name that YAML reads as a number or flag, as a log does."""
+    return str(name).lower() if isinstance(name, bool) else str(name) if isinstance(name, int) else name
+
+
 class Dataset(Strict):
     """The log: where it is, and how to read it.
 
@@ -219,7 +264,7 @@ class Dataset(Strict):
     the closed loop's rows all train, as their files give them, or the split divides them.
     """
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"scale", "closed_loop", "where"})
+    added_later: ClassVar[frozenset[str]] = frozenset({"scale", "closed_loop", "where", "events"})
 
     name: Name
     """The dataset's name in tables and reports."""
@@ -247,6 +292,8 @@ class Dataset(Strict):
     until: str | None = None
     where: tuple[RowCondition, ...] = ()
     """Conditions that all hold for the rows that count; no other row is read."""
+    events: Events | None = None
+    """What the rows of each event are worth, and which of them are asked."""
     closed_loop: Literal["as_given", "split"] = "as_given"
     world: WorldSettings = WorldSettings()
     """Size and feedback of the generated world, for reader `world`."""
@@ -294,6 +341,12 @@ class Dataset(Strict):
         """Standard name -> the log's name, without columns declared absent."""
         names = {name: self.columns.get(name, name) for name in LOG_COLUMNS}
         return {name: source for name, source in names.items() if source}
+
+    @property
+    def value_columns(self) -> list[str]:
+        """Columns of conditions and events, by the log's names."""
+        events = [self.events.column] if self.events else []
+        return [*(condition.column for condition in self.where), *events]
 
     @property
     def zone(self) -> tzinfo:
@@ -345,8 +398,9 @@ class Dataset(Strict):
         if self.reader != "world" and self.world != WorldSettings():
             message = f"reader '{self.reader}' reads a log, and 'world' is what one is generated from"
             raise make_error(message, "reader: world, or leave 'world' out")
-        if self.reader == "world" and self.where:
-            raise make_error("where: all rows of a generated world count", "leave 'where' out")
+        for key in ("where", "events") if self.reader == "world" else ():
+            if getattr(self, key):
+                raise make_error(f"{key}: all rows of a generated world count alike", f"leave '{key}' out")
         if self.closed_loop == "split" and self.reader not in CLOSED_LOOP_READERS:
             message = f"closed_loop: reader '{self.reader}' has no closed loop beside an open one"
             hint = f"leave it out; readers that have one: {', '.join(CLOSED_LOOP_READERS)}"

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from recbench_spark.core.arrays import Bools, Ints
 from recbench_spark.core.ids import PLACEHOLDERS
+from recbench_spark.splits.events import SIGNALS, mark_signals
 from recbench_spark.splits.labels import GIVEN, LATER, TRAIN, VALID
 from recbench_spark.splits.pairs import OPEN_LOOP
 from recbench_spark.splits.positions import encode_ids, id_column, id_numbers, name_parts
@@ -59,12 +60,14 @@ class AuditRequest:
         earliest: the earliest held-out time; None if rows have no times.
         keeps_known: true if the open loop may have pairs that training knows: they are no overlap.
         asks_repeats: true if other held-out parts may have them.
+        signals: true if they may have pairs that training knows by events which are no targets.
     """
 
     rows: dict[str, int]
     earliest: int | None
     keeps_known: bool = False
     asks_repeats: bool = False
+    signals: bool = False
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -245,15 +248,21 @@ def count_repeated_pairs(rows: pa.Table, part_r: Ints, request: AuditRequest) ->
     if not again.any():
         return {"overlap": 0, "known": 0, "repeats": 0}
     number_r = np.unique(pair_r, return_inverse=True)[1]
+    in_parts = request.parts
+    if request.signals:
+        trained_r, signal_r = _in_parts(in_parts, [TRAIN, GIVEN], part_r), mark_signals(rows)
+        part_r, in_parts = np.where(trained_r & signal_r, len(in_parts), part_r), (*in_parts, SIGNALS)
 
     def count(names: Iterable[str]) -> Ints:
-        chosen = number_r[_in_parts(request.parts, names, part_r)]
+        chosen = number_r[_in_parts(in_parts, names, part_r)]
         return np.bincount(chosen, minlength=int(number_r.max()) + 1)
 
     opened, trained = count([OPEN_LOOP]), count([TRAIN, GIVEN])
     known = trained + count([VALID])
     others = count([part for part in request.parts if part not in (OPEN_LOOP, LATER)])
     doubled = opened > 1
+    if request.signals:
+        doubled |= count([TRAIN, GIVEN, SIGNALS]) > 1
     if not request.keeps_known:
         doubled |= (opened > 0) & (known > 0)
     if request.asks_repeats:

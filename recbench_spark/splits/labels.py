@@ -18,11 +18,13 @@ import pyarrow.compute as pc
 
 from recbench_spark.core.arrays import Bools, Floats, Ints
 from recbench_spark.core.streams import NOTES
+from recbench_spark.sources.events import EVENT
 from recbench_spark.splits import pairs
+from recbench_spark.splits.events import EventRule
 from recbench_spark.splits.kernels import labels
 from recbench_spark.splits.kernels.labels import Codes, Hashes
 from recbench_spark.splits.pairs import Dropped, DuplicateRule, PairRule, RepeatRule
-from recbench_spark.splits.positions import encode_ids, id_column, name_parts, order_rows
+from recbench_spark.splits.positions import encode_ids, id_column, id_numbers, name_parts, order_rows
 
 TRAIN, GIVEN, VALID, LATER, TEST = labels.NAMES
 
@@ -65,6 +67,7 @@ class SplitRule:
         valid_users: share of users that validate.
         seed: the seed for the hashes.
         numeric: true if ids sort as numbers, as in rankings, where they decide between equal keys (`tie`).
+        events: events of rows, of which only targets are held out; None: all rows are alike.
     """
 
     by: LabelMethod
@@ -84,6 +87,7 @@ class SplitRule:
     valid_users: float = 0.1
     seed: int = 42
     numeric: bool = False
+    events: EventRule | None = None
 
     @property
     def by_owner(self) -> bool:
@@ -113,7 +117,7 @@ class SplitRule:
         With all folds at once, it is the rule inside one fold.
         """
         repeats: RepeatRule = "keep" if self.every_fold else self.repeats
-        return PairRule(self.duplicates, repeats, self.keeps_known)
+        return PairRule(self.duplicates, repeats, self.keeps_known, self.events)
 
 
 def label_rows(rows: pa.Table, rule: SplitRule) -> pa.Table:
@@ -130,6 +134,8 @@ def label_rows(rows: pa.Table, rule: SplitRule) -> pa.Table:
     rows = encode_ids(rows)
     free_r = _mark_free(rows)
     labelled = rows if rule.by == "given" else _label(rows, rule)
+    if rule.events and "part" in rows.column_names:
+        labelled = rule.events.move_unasked(labelled)
     unasked: list[tuple[str, str, int]] = []
     if rule.targets != "all":
         labelled, unasked = _ask_targets(labelled, rule, free_r)
@@ -137,7 +143,12 @@ def label_rows(rows: pa.Table, rule: SplitRule) -> pa.Table:
     if rule.every_fold:
         keep = rule.duplicates or "keep_last"
         labelled, dropped = pairs.divide_pairs(labelled, dropped, keep, rule.repeats, rule.folds[0])
-    left_out = [*unasked, *_count_dropped(labelled, dropped)]
+    left_out = unasked
+    if rule.events:
+        left_out = [*unasked, *rule.events.count_rows(labelled)]
+        labelled, dropped = pairs.add_events(labelled, dropped, rule.pair_rule)
+        labelled = labelled.drop_columns([EVENT])
+    left_out += _count_dropped(labelled, dropped)
     if dropped.why_r.any():
         labelled = labelled.filter(pa.array(dropped.why_r == pairs.STAYS))
     return labelled.replace_schema_metadata({NOTES: json.dumps(left_out)}) if left_out else labelled
@@ -247,7 +258,8 @@ def _order_places(rows: pa.Table, places: Ints, rule: SplitRule) -> tuple[Ints, 
 
 def _validate(rows: pa.Table, rule: SplitRule, codes: Codes) -> Codes:
     """Label rows before the cut for `validation` by last rows or users."""
-    places = np.flatnonzero((codes == labels.TRAIN) & _mark_free(rows))
+    free_r = _mark_free(rows) & (rule.events.mark_targets(rows) if rule.events else True)
+    places = np.flatnonzero((codes == labels.TRAIN) & free_r)
     place_o, position_o, n_o = _order_places(rows, places, replace(rule, targets="all"))
     validates_o = n_o > 1
     if rule.validation == "users":
@@ -263,8 +275,15 @@ def _label(rows: pa.Table, rule: SplitRule) -> pa.Table:
     position_r = n_r = np.empty(0, np.int64)
     if rule.by_owner:
         key_r = _read_times(rows) if rule.temporal else draw_hashes(rows, rule.seed).view(np.int64)
-        how = {"numeric": rule.numeric, "by_pair": not rule.temporal}
-        rows, position_r, n_r = order_rows(rows, rule.owner, rule.tie, key_r, **how)
+        rows, position_r, n_r = order_rows(
+            rows,
+            rule.owner,
+            rule.tie,
+            key_r,
+            numeric=rule.numeric,
+            by_pair=not rule.temporal,
+            apart_r=_mark_apart(rows, rule),
+        )
     if rule.every_fold:
         fold_r = np.mod(_fold_numbers(rows, rule, position_r), rule.folds[0])
         codes = pa.array(fold_r.astype(np.int32))
@@ -273,6 +292,16 @@ def _label(rows: pa.Table, rule: SplitRule) -> pa.Table:
         codes = pa.array(_part_codes(rows, rule, position_r, n_r))
         names = pa.array([*labels.NAMES[:-1], *rule.parts])
     return _set_part(rows, pa.DictionaryArray.from_arrays(codes, names))
+
+
+def _mark_apart(rows: pa.Table, rule: SplitRule) -> Bools | None:
+    """Return (r,) true for rows that no protocol holds out, if there may be such.
+
+    Their part is known, or their event is no target.
+    """
+    if "part" not in rows.column_names and rule.events is None:
+        return None
+    return ~_mark_free(rows) | (~rule.events.mark_targets(rows) if rule.events else False)
 
 
 def _read_times(rows: pa.Table) -> Ints:
@@ -292,6 +321,8 @@ def _part_codes(rows: pa.Table, rule: SplitRule, position_r: Ints, n_r: Ints) ->
     else:
         codes = labels.by_time(_read_times(rows), *rule.instants)
         codes = codes if rule.validation == "time" else _validate(rows, rule, codes)
+    if rule.events:
+        codes = _label_events(rows, rule, codes)
     if rule.held_out:
         place_r = _draw_places(rows, rule.seed, f"{rule.held_out.of[:-1]}_id")
         codes = labels.by_held_out(codes, place_r, rule.held_out.test, rule.held_out.valid)
@@ -299,6 +330,17 @@ def _part_codes(rows: pa.Table, rule: SplitRule, position_r: Ints, n_r: Ints) ->
         return codes
     # A word keeps the hash that deals out parts apart from the one that orders the rows.
     return labels.partition_test_rows(codes, draw_hashes(rows, rule.seed, word=b"deal"), len(rule.parts))
+
+
+def _label_events(rows: pa.Table, rule: SplitRule, codes: Codes) -> Codes:
+    """Label rows of events that are no targets."""
+    apart_r = _mark_apart(rows, rule)
+    assert apart_r is not None
+    times = _read_times(rows) if rule.temporal else None
+    divided = labels.by_target(codes, ~apart_r, id_numbers(rows, rule.owner), times)
+    if rule.by == "instants":
+        divided[apart_r & (codes != labels.TRAIN)] = labels.LATER
+    return divided
 
 
 def _fold_numbers(rows: pa.Table, rule: SplitRule, position_r: Ints) -> Ints:

@@ -6,6 +6,7 @@ Passes over labelled rows count them, on any runner.
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,14 +14,15 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
 
-from recbench_spark.config import Split
+from recbench_spark.config import Events, Split
 from recbench_spark.core.checks import Check
 from recbench_spark.core.ids import MANY
 from recbench_spark.core.text_tables import align_cells
-from recbench_spark.errors import EmptyPartError, ProtocolError
+from recbench_spark.errors import DataError, EmptyPartError, ProtocolError, nearest
 from recbench_spark.schemas import TIME_FACTS
 from recbench_spark.splits import audit
 from recbench_spark.splits.audit import COLUMNS, NOT_HELD_OUT, AuditRequest, PartSummary
+from recbench_spark.splits.events import ROWS_OF
 from recbench_spark.splits.labels import GIVEN, LATER, TRAIN, UNASKED
 from recbench_spark.splits.pairs import OPEN_LOOP
 from recbench_spark.storage.blocks import Engine, Rows
@@ -56,6 +58,8 @@ class LogRows:
         rejected, reasons: number of unusable rows, and the reasons.
         unselected: conditions of `dataset.where` in words, with the rows that each leaves out.
         dropped: labelled rows left out by the split, (part, reason) -> rows; see `labels.read_dropped`.
+            With `dataset.events`, also the rows of each event.
+        signals: true if trained events that are no targets make no repeat.
     """
 
     n: int
@@ -64,6 +68,7 @@ class LogRows:
     reasons: str | None = None
     unselected: tuple[tuple[str, int], ...] = ()
     dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
+    signals: bool = False
 
 
 COUNTED = tuple(name for name in COLUMNS if name != "rating")
@@ -94,6 +99,7 @@ def build_manifest(
         min((time for time in times if time is not None), default=None),
         keeps_known=protocol.get("open_loop") == "all",
         asks_repeats=protocol.get("repeats", "drop") != "drop",
+        signals=log.signals,
     )
     sums = _sum_audit(rows, request, engine)
     facts = [*list_log_facts(log), Fact("log", "settings", None, settings)]
@@ -118,12 +124,13 @@ def count_parts(rows: Rows) -> Parts:
 def _sum_audit(rows: Rows, request: AuditRequest, engine: Engine) -> Counter[Any]:
     """Sum `audit.sum_pieces` over all users and items."""
     tasks = engine.count_tasks(sum(request.rows.values()))
-    counted = rows.deal(COUNTED, partial(audit.count_in_blocks, request=request, tasks=tasks), tasks)
+    names = (*COUNTED, *(["attributes"] if request.signals else []))
+    counted = rows.deal(names, partial(audit.count_in_blocks, request=request, tasks=tasks), tasks)
     sums: Counter[Any] = Counter()
     for one in counted.each(partial(audit.sum_pieces, request=request)):
         sums.update(one)
     if sums["parted"]:
-        users = rows.deal(COUNTED, partial(audit.deal_users, tasks=tasks), tasks)
+        users = rows.deal(names, partial(audit.deal_users, tasks=tasks), tasks)
         whole: Counter[Any] = Counter()
         for counts in users.each(partial(audit.count_by_user, request=request)):
             whole.update(counts)
@@ -135,6 +142,7 @@ DROPPED = {
     "duplicates_dropped": "rows of a pair that has another row in the part",
     "repeats_dropped": "held-out rows of pairs that training knows",
     "new_pairs_dropped": "held-out rows of pairs that training does not know",
+    "events_added": "rows of a pair whose other row in the part has their weight",
     "unordered_pairs": "pairs whose rows differ, and no time says which is the last: a hash chose",
 }
 """Facts about rows left out by a split, in the whole log and in each part with such rows."""
@@ -150,7 +158,9 @@ def list_log_facts(log: LogRows) -> list[Fact]:
     if log.unselected:
         detail = "; ".join(f"{words}: {n:,}" for words, n in log.unselected)
         facts.append(Fact("log", "unselected_rows", float(unselected), detail))
-    for fact, detail in DROPPED.items():
+    of_events = sorted({fact for _, fact in log.dropped if fact.startswith(ROWS_OF)})
+    facts_of = {name: text for name, text in DROPPED.items() if of_events or name != "events_added"}
+    for fact, detail in {**facts_of, **dict.fromkeys(of_events, "labelled rows (dataset.events)")}.items():
         of_parts = {part: n for (part, reason), n in sorted(log.dropped.items()) if reason == fact}
         facts.append(Fact("log", fact, float(sum(of_parts.values())), detail))
         facts += [Fact(part, fact, float(n), detail) for part, n in of_parts.items()]
@@ -178,6 +188,7 @@ def describe_rows(facts: Sequence[Mapping[str, Any]]) -> list[str]:
         "duplicates_dropped": "duplicates inside a part (dataset.duplicates)",
         "repeats_dropped": "of pairs that training knows (split.repeats, split.open_loop)",
         "new_pairs_dropped": "of pairs that training does not know (split.repeats: only)",
+        "events_added": "added to another row of their pair (dataset.events)",
     }
     left_out = [f"{counts[fact]:,} {text}" for fact, text in words.items() if counts.get(fact)]
     read = counts.get("rows_read", 0)
@@ -189,6 +200,22 @@ def describe_rows(facts: Sequence[Mapping[str, Any]]) -> list[str]:
             "last, and a hash of the row chose one"
         )
     return lines
+
+
+def report_events(events: Events, log: LogRows) -> None:
+    """Report events with a weight of which the log has no row.
+
+    Raises:
+        DataError: no row is of a target.
+    """
+    there = {fact.removeprefix(ROWS_OF) for _, fact in log.dropped if fact.startswith(ROWS_OF)}
+    missing = [name for name in events.weights if name not in there]
+    if not there & {*events.targets}:
+        message = f"dataset.events: no row has {events.column} {' or '.join(events.targets)} (targets)"
+        raise DataError(message, f"events of the log: {', '.join(sorted(there)) or 'none'}")
+    for name in missing:
+        hint = nearest(name, sorted(there))
+        print(f"note: dataset.events: no row has {events.column} {name!r}; {hint}", file=sys.stderr)
 
 
 def refuse_empty_parts(parts: Parts, split: Split, log: LogRows) -> None:

@@ -15,6 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.core.arrays import Bools, Ints
+from recbench_spark.sources.events import EVENT
+from recbench_spark.splits.events import EventRule, read_events
 from recbench_spark.splits.kernels.labels import NAMES
 from recbench_spark.splits.kernels.positions import last_per_group, mark_repeats
 from recbench_spark.splits.positions import hash_contents, id_numbers, name_parts
@@ -29,12 +31,12 @@ OPEN_LOOP = "open_loop"
 UNASKED = (TRAIN, GIVEN, LATER)
 """Parts whose rows no model is asked for."""
 
-REASONS = ("", "duplicates_dropped", "repeats_dropped", "new_pairs_dropped")
+REASONS = ("", "duplicates_dropped", "repeats_dropped", "new_pairs_dropped", "events_added")
 """Reasons to leave a row out, as facts in a manifest: its part has the pair in another row; training knows
-the pair; training does not know it (`repeats: only`).
+the pair; training does not know it (`repeats: only`); another row of pair and part has its weight, too.
 """
 
-STAYS, DUPLICATE, REPEAT, NEW = range(len(REASONS))
+STAYS, DUPLICATE, REPEAT, NEW, ADDED = range(len(REASONS))
 
 FIRST_TIME = np.iinfo(np.int64).min
 """Time for a row without one, before all others."""
@@ -47,11 +49,13 @@ class PairRule(NamedTuple):
         duplicates: the row that stays in each part; None if no pair is in two rows.
         repeats: whether a held-out row stays whose pair training knows.
         open_repeats: true if such rows in the open loop stay.
+        events: the rows' events, which are duplicates only of their own kind.
     """
 
     duplicates: DuplicateRule | None
     repeats: RepeatRule = "drop"
     open_repeats: bool = False
+    events: EventRule | None = None
 
 
 class Dropped(NamedTuple):
@@ -80,6 +84,8 @@ def find_doubled_pair(rows: pa.Table, apart: bool) -> pa.Table:
     The columns are PAIR_COLUMNS. `apart`: a pair in the open loop and in another part does not count.
     """
     texts = {name: rows.column(name).cast(pa.string()) for name in ("user_id", "item_id")}
+    if EVENT in rows.column_names:
+        texts[EVENT] = rows.column(EVENT)
     if apart and "part" in rows.column_names:
         texts["part"] = pc.fill_null(pc.equal(rows.column("part").cast(pa.string()), OPEN_LOOP), False)
     counts = pa.table(texts).group_by([*texts]).aggregate([([], "count_all")])
@@ -112,7 +118,10 @@ def _mark_doubled(rows: pa.Table, rule: PairRule) -> Dropped:
     unordered_r = np.zeros(len(rows), np.bool_)
     if rule.duplicates:
         names, part_r = name_parts(rows)
-        kept_r, unordered_r = choose_rows(rows, pair_r * max(len(names), 2) + part_r, rule.duplicates)
+        group_r = pair_r * max(len(names), 2) + part_r
+        if rule.events:
+            group_r = group_r * len(rule.events.names) + read_events(rows)
+        kept_r, unordered_r = choose_rows(rows, group_r, rule.duplicates)
         why_r[~kept_r] = DUPLICATE
     return Dropped(why_r, unordered_r & (why_r == STAYS))
 
@@ -120,6 +129,8 @@ def _mark_doubled(rows: pa.Table, rule: PairRule) -> Dropped:
 def _mark_repeats(rows: pa.Table, pair_r: Ints, rule: PairRule) -> Ints:
     """Return (r,) the reason that `repeats` has against each row."""
     trained_r, valid_r = _mark(rows, (TRAIN, GIVEN)), _mark(rows, (VALID,))
+    if rule.events and not rule.events.any_repeats:
+        trained_r &= rule.events.mark_targets(rows)
     open_r = _mark(rows, (OPEN_LOOP,))
     held_out_r = ~(_mark(rows, UNASKED) | open_r)
     in_train_r = np.isin(pair_r, pair_r[trained_r])
@@ -133,6 +144,26 @@ def _mark_repeats(rows: pa.Table, pair_r: Ints, rule: PairRule) -> Ints:
     if not rule.open_repeats:
         why_r[open_r & known_r] = REPEAT
     return why_r
+
+
+def add_events(rows: pa.Table, dropped: Dropped, rule: PairRule) -> tuple[pa.Table, Dropped]:
+    """Add up the weights of a pair's events, and leave one row in each part.
+
+    Args:
+        rows: all labelled rows of some users or items, ids as in `encode_ids`.
+        dropped: rows already left out.
+        rule: the rule, which has events.
+    """
+    assert rule.events is not None
+    stay_s = np.flatnonzero(dropped.why_r == STAYS)
+    places = stay_s[find_doubled(rows.take(pa.array(stay_s)))] if len(stay_s) else stay_s
+    doubled = rows.take(pa.array(places))
+    names, part_p = name_parts(doubled)
+    group_p = np.unique(number_pairs(doubled) * max(len(names), 1) + part_p, return_inverse=True)[1]
+    keep: DuplicateRule = "keep_first" if rule.duplicates == "keep_first" else "keep_last"
+    why_r = dropped.why_r.copy()
+    why_r[places[~choose_rows(doubled, group_p, keep)[0]]] = ADDED
+    return rule.events.add_weights(rows, places, group_p), Dropped(why_r, dropped.unordered_r)
 
 
 def divide_pairs(

@@ -11,8 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.core.arrays import Ints
+from recbench_spark.core.arrays import Bools, Ints
 from recbench_spark.core.ids import encode_texts
+from recbench_spark.sources.events import EVENT
 from recbench_spark.splits.kernels.labels import Hashes
 from recbench_spark.splits.kernels.positions import mark_repeats, positions_from_end
 
@@ -72,6 +73,8 @@ def hash_contents(rows: pa.Table) -> Hashes:
 
     hash_r = hash_encoded(id_column(rows, "item_id"), hash_encoded(id_column(rows, "user_id")))
     hash_r = hashing.hash_longs(rows.column("rating").to_numpy().view(np.int64), hash_r)
+    if EVENT in rows.column_names:
+        hash_r = hashing.hash_longs(rows.column(EVENT).to_numpy().astype(np.int64), hash_r)
     if "attributes" not in rows.column_names:
         return hash_r
     values = rows.column("attributes").to_pylist()
@@ -82,11 +85,16 @@ def hash_contents(rows: pa.Table) -> Hashes:
 
 
 def order_rows(
-    rows: pa.Table, owner: str, tie: str, key_r: Ints, *, numeric: bool, by_pair: bool
+    rows: pa.Table,
+    owner: str,
+    tie: str,
+    key_r: Ints,
+    *,
+    numeric: bool,
+    by_pair: bool,
+    apart_r: Bools | None = None,
 ) -> tuple[pa.Table, Ints, Ints]:
     """Sort the rows by owner and within the owner.
-
-    Rows that came with a part (an open loop, for example) are not in that order.
 
     Args:
         rows: ids as in `encode_ids`.
@@ -96,13 +104,14 @@ def order_rows(
         numeric: true if ids in `tie` sort as numbers.
         by_pair: true if all rows of a pair have one key and share one position. Otherwise each row has its
             own, and a hash decides between rows of a pair whose keys are equal.
+        apart_r: rows that are not in that order: those that came with a part, such as an open loop.
 
     Returns:
         The sorted rows, their positions from the end, and the number of positions of each row's owner.
     """
     owner_r = id_numbers(rows, owner)
-    if "part" in rows.column_names:
-        owner_r = 2 * owner_r + pc.is_null(rows.column("part")).to_numpy()
+    if apart_r is not None:
+        owner_r = 2 * owner_r + ~apart_r
     tie_r = rank_ids(rows, tie, numeric)
     if not by_pair:
         tie_r = _rank_doubled(rows, tie_r)

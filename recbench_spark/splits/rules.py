@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from datetime import tzinfo
 from functools import partial
+from math import inf
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,14 +19,16 @@ from recbench_spark.config.placeholders import log_end_micros
 from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, RecbenchError, nearest
 from recbench_spark.schemas import INTERACTIONS
 from recbench_spark.sources import columnar
-from recbench_spark.sources.columnar import COLUMNS, ColumnarLog
+from recbench_spark.sources.columnar import ColumnarLog
 from recbench_spark.sources.conditions import count_selection, sum_selections
+from recbench_spark.sources.events import EVENT, name_events
 from recbench_spark.sources.log_checks import LogRules
 from recbench_spark.sources.log_sources import open_raw_log
 from recbench_spark.sources.log_survey import RowFacts
 from recbench_spark.sources.opened_logs import OpenedLog, label_stretches, refuse_missing, report_conditions
 from recbench_spark.splits import worlds
-from recbench_spark.splits.labels import HeldOutIds, LabelMethod, SplitRule, label_rows
+from recbench_spark.splits.events import EventRule
+from recbench_spark.splits.labels import LATER, TRAIN, HeldOutIds, LabelMethod, SplitRule, label_rows
 from recbench_spark.splits.pairs import PAIR_COLUMNS, DuplicateRule, find_doubled_pair
 from recbench_spark.splits.windows import find_instants
 from recbench_spark.storage import blocks
@@ -65,7 +68,7 @@ def open_plain_log(engine: blocks.Engine, dataset: Dataset, split: Split) -> Ope
         return None
     rows = open_log_rows(engine, files)
     if not files.conditions:
-        return OpenedLog(rows, COLUMNS, files.n, files.whole)
+        return OpenedLog(rows, files.columns, files.n, files.whole)
     stored = replace(rows, read=partial(columnar.read_compared, files=files, readers=len(rows.pieces)))
     names = [*dict.fromkeys(condition.column for condition in files.conditions)]
     counted = sum_selections(stored.each(names, partial(count_selection, conditions=files.conditions)))
@@ -73,7 +76,7 @@ def open_plain_log(engine: blocks.Engine, dataset: Dataset, split: Split) -> Ope
         return None  # the other way says where
     report_conditions(files.conditions, counted)
     facts, rules = RowFacts(counted.rows, dropped=counted.dropped), LogRules(conditions=files.conditions)
-    return OpenedLog(rows, COLUMNS, counted.rows, files.whole, facts=facts, rules=rules)
+    return OpenedLog(rows, files.columns, counted.rows, files.whole, facts=facts, rules=rules)
 
 
 def open_world(engine: blocks.Engine, dataset: Dataset, scratch: str | None) -> OpenedLog:
@@ -119,21 +122,48 @@ def open_log_rows(engine: blocks.Engine, files: ColumnarLog) -> blocks.PieceRows
     return blocks.PieceRows(engine, range(readers), read)
 
 
-def find_cut(log: OpenedLog, split: Split, zone: tzinfo) -> tuple[int, int, int] | None:
+def find_cut(
+    log: OpenedLog, split: Split, zone: tzinfo, events: EventRule | None = None
+) -> tuple[int, int, int] | None:
     """Find the instants of a cut in time, if any.
 
-    Rows with a part decide nothing.
+    Rows with a part decide nothing, and of events only targets do.
     """
     if label_method(split) != "instants":
         return None
-    rows = log.rows
-    if "part" in log.columns:
-        rows = blocks.ChangedRows(rows, ("event_time", "part"), _drop_given, ("event_time",))
-    return find_instants(rows, split, zone)
+    every, parts = log.rows, ("part",) if "part" in log.columns else ()
+    if parts:
+        every = blocks.ChangedRows(log.rows, ("event_time", "part"), _drop_given, ("event_time",))
+    if events is None:
+        return find_instants(every, split, zone)
+    select = partial(_select_targets, events=events)
+    targets = blocks.ChangedRows(log.rows, ("event_time", EVENT, *parts), select, ("event_time",))
+    return find_instants(targets, split, zone, every)
 
 
 def _drop_given(rows: pa.Table) -> pa.Table:
     return rows.filter(pc.is_null(rows.column("part")))
+
+
+def _select_targets(rows: pa.Table, events: EventRule) -> pa.Table:
+    rows = _drop_given(rows) if "part" in rows.column_names else rows
+    return rows.filter(pa.array(events.mark_targets(rows)))
+
+
+def make_event_rule(dataset: Dataset, split: Split) -> EventRule | None:
+    """Return a log's events in the form which tasks need."""
+    events, named = dataset.events, name_events(dataset)
+    if events is None or named is None:
+        return None
+    return EventRule(
+        named.names,
+        tuple(events.weights[name] for name in named.names),
+        tuple(named.names.index(name) for name in events.targets),
+        events.repeats_of == "any",
+        inf if events.cap is None else events.cap,
+        events.grades,
+        TRAIN if split.holdout == "consecutive" else LATER,
+    )
 
 
 def label_log(
@@ -176,9 +206,11 @@ def label_log(
             # The open loop may be a log apart, which may show any pair.
             apart = split.open_loop == "all" or dataset.closed_loop == "split"
             _refuse_doubled(dealt, apart=apart)
-    rule = make_rule(split, duplicates, find_cut(log, split, dataset.zone))
-    rule = replace(rule, numeric=rule.tie in log.numeric, every_fold=every_fold)
-    names = tuple(dict.fromkeys((*log.columns, "part")))
+    events = make_event_rule(dataset, split)
+    rule = make_rule(split, duplicates, find_cut(log, split, dataset.zone, events))
+    rule = replace(rule, numeric=rule.tie in log.numeric, every_fold=every_fold, events=events)
+    added = ["attributes"] * bool(events)
+    names = tuple(dict.fromkeys((*(name for name in log.columns if name != EVENT), "part", *added)))
     return blocks.mark_whole(dealt.then(partial(label_rows, rule=rule), names), owner)
 
 

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from recbench_spark.core.arrays import Bools, Ints
 from recbench_spark.core.hashed_ids import hash_ids
 from recbench_spark.schemas import USER_BLOCKS
+from recbench_spark.splits.events import mark_signals
 from recbench_spark.splits.kernels.positions import ascending
 from recbench_spark.splits.labels import HISTORY, TRAIN
 from recbench_spark.splits.popularity import COLD, label_popularity
@@ -54,17 +55,20 @@ class BlockPlan:
         bounds: training counts from which on items are torso, and head.
         parts: held-out parts to keep, in order.
         slices: labels for truth items.
+        events: true if some trained items stay candidates (`dataset.events`).
     """
 
     find: Callable[[pa.Array], tuple[Ints, Ints]]
     bounds: tuple[int, int]
     parts: tuple[str, ...]
     slices: tuple[SliceLabel, ...] = ()
+    events: bool = False
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns for a task to read."""
-        attributes = ["attributes"] if any(label.of == "log" for label in self.slices) else []
+        needed = self.events or any(label.of == "log" for label in self.slices)
+        attributes = ["attributes"] if needed else []
         return ("user_id", "item_id", "rating", "part", *attributes)
 
 
@@ -83,6 +87,7 @@ class _OrderedRows:
     text: pa.Array
     labels: list[pa.Array]
     users: pa.Array
+    signal_r: Bools
 
 
 def build_user_blocks(rows: pa.Table, plan: BlockPlan) -> pa.Table:
@@ -94,7 +99,8 @@ def build_user_blocks(rows: pa.Table, plan: BlockPlan) -> pa.Table:
 
     Returns:
         user_id, user_key, train_items, train_ratings (by item_index ascending), held_out (part ->
-        item_ids, items, relevance, slices, by item_index ascending).
+        item_ids, items, relevance, slices, by item_index ascending; with events, `train` has the trained
+        items that stay candidates).
     """
     ordered = _order_rows(encode_ids(rows), plan)
     n_users = len(ordered.users)
@@ -133,6 +139,7 @@ def _order_rows(rows: pa.Table, plan: BlockPlan) -> _OrderedRows:
         items.dictionary.take(pa.array(code_r[order_r])),
         [column.take(order) for column in labels],
         users.dictionary.take(pa.array(there_u)),
+        (mark_signals(rows) if plan.events else np.zeros(len(rows), np.bool_))[order_r],
     )
 
 
@@ -164,9 +171,11 @@ def _rank_texts(column: pa.Array) -> Ints:
 
 def _hold_out(rows: _OrderedRows, plan: BlockPlan) -> pa.MapArray:
     """Return each user's truth by part, without empty parts."""
-    n_users, n_parts = len(rows.users), len(plan.parts)
+    names = (*plan.parts, TRAIN)
+    n_users, n_parts = len(rows.users), len(names)
     places = [plan.parts.index(name) if name in plan.parts else -1 for name in rows.parts]
     place_r = np.array(places, np.int64)[rows.part_r] if places else np.zeros(0, np.int64)
+    place_r[rows.signal_r] = len(plan.parts)
     held_r = np.flatnonzero(place_r >= 0)
     entry_r = rows.user_r[held_r] * n_parts + place_r[held_r]
     order = np.argsort(entry_r, kind="stable")
@@ -182,8 +191,8 @@ def _hold_out(rows: _OrderedRows, plan: BlockPlan) -> pa.MapArray:
     }
     truth = pa.StructArray.from_arrays(list(lists.values()), list(lists))
     offsets = bound_lists(entry_r[starts] // n_parts, n_users)
-    names = pa.array(plan.parts, pa.string()).take(pa.array(entry_r[starts] % n_parts))
-    return pa.MapArray.from_arrays(offsets, names, truth)
+    entries = pa.array(names, pa.string()).take(pa.array(entry_r[starts] % n_parts))
+    return pa.MapArray.from_arrays(offsets, entries, truth)
 
 
 def _map_slices(rows: _OrderedRows, plan: BlockPlan, held_r: Ints, bounds: pa.Array) -> pa.MapArray:

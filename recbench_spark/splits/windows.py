@@ -39,7 +39,9 @@ BUCKETS = 1 << 14
 TIMES = ("event_time",)
 
 
-def find_instants(times: Rows, split: Split, zone: tzinfo = UTC) -> tuple[int, int, int]:
+def find_instants(
+    times: Rows, split: Split, zone: tzinfo = UTC, every: Rows | None = None
+) -> tuple[int, int, int]:
     """Find the starts of validation, test and `later`.
 
     Held-out rows come after all training rows. Each pass reads one column, and its tasks return counts. A
@@ -49,22 +51,34 @@ def find_instants(times: Rows, split: Split, zone: tzinfo = UTC) -> tuple[int, i
         times: rows to label, with their event_time.
         split: the protocol.
         zone: the zone for days, weeks and months.
+        every: all rows, where some train and are never held out.
 
     Raises:
         ProtocolError: there are no training rows, or no test rows.
     """
-    ends = [one for one in times.each(TIMES, _find_ends) if one[0]]
-    if not ends:
-        raise ProtocolError("no rows to split", "the log has none, or all of them came with a part")
-    n, low, high = sum(one[0] for one in ends), min(one[1] for one in ends), max(one[2] for one in ends)
+    ends = _join_ends(times)
+    if not ends[0]:
+        hint = "the log has none, or all of them came with a part"
+        raise ProtocolError("no rows to split", "no row is of dataset.events.targets" if every else hint)
+    n, low, high = ends
     if split.holdout == "period":
-        cuts = find_period(split, high, zone)
+        cuts = find_period(split, _join_ends(every)[2] if every else high, zone)
     else:
         cuts = _share_instants(times, split, (low, high, n))
-    counts = np.sum(times.each(TIMES, partial(_count_between, cuts=cuts)), axis=0)
+    count = partial(_count_between, cuts=cuts)
+    counts = np.sum(times.each(TIMES, count), axis=0)
+    if every and not counts[0]:
+        counts[0] = np.sum(every.each(TIMES, count), axis=0)[0]
     names = (TRAIN, VALID, split.parts[0], LATER)  # test rows count under the name of their first part
     refuse_empty(dict(zip(names, map(int, counts), strict=True)), split, low, high)
     return cuts
+
+
+def _join_ends(times: Rows) -> tuple[int, int, int]:
+    """Return the number of times, the first and the last."""
+    ends = [one for one in times.each(TIMES, _find_ends) if one[0]]
+    n, low, high = zip(*ends, strict=True) if ends else ((0,), (0,), (0,))
+    return sum(n), min(low), max(high)
 
 
 def _share_instants(times: Rows, split: Split, facts: tuple[int, int, int]) -> tuple[int, int, int]:

@@ -377,3 +377,25 @@ def test_the_file_runs(spark: object, place: Path) -> None:
     expected = {(f"u{user}", f"b{item}", rating) for user, item, rating, _ in make_rows()}
     assert sorted(zip(rows.user_id, rows.item_id, rows.rating, strict=True)) == sorted(expected)
     assert set(rows.part) == {"train", "test"} and tables.read_rows(REJECTS).num_rows == 2
+
+
+def test_a_column_of_events_gives_lines_to_choose_from(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = pd.DataFrame(make_rows(), columns=["user", "item", "rating", "time"]).drop(columns="rating")
+    rows["event"] = np.array([*["view"] * 7, "transaction", "add to cart"])[rows.index % 9]
+    rows.to_csv(place / "log.csv", index=False)
+    assert run(place / "log.csv") == 0
+    counts = "event: view 84, add to cart 12, transaction 12 rows; all count alike."
+    assert counts in capsys.readouterr().out.splitlines()
+    text = output_file(place / "log.csv").read_text()
+    assert f"  # {counts} Choose one of these lines:" in text
+    for key in ("where", "events"):
+        chosen = output_file(place / "log.csv").with_name(f"{key}.yaml")
+        chosen.write_text(text.replace(f"  # {key}: ", f"  {key}: "))
+        dataset = load_benchmark(str(chosen)).dataset
+        if key == "where":
+            assert dataset.where[0].one_of == ("transaction",) and not dataset.events
+        else:
+            assert dataset.events and dataset.events.targets == ("transaction",)
+            assert dataset.events.weights == {"view": 1, "add to cart": 2, "transaction": 3}

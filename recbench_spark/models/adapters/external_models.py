@@ -27,6 +27,7 @@ from recbench_spark.models.adapters.model_adapter import (
 from recbench_spark.models.adapters.split_data import SplitData
 from recbench_spark.ranking.inputs import GivenRows, RankingInput, ScoredModel
 from recbench_spark.ranking.known_items import KnownItems, share_rows
+from recbench_spark.ranking.part_users import close_items
 from recbench_spark.ranking.sources import DotSource
 from recbench_spark.schemas import IDS, USER_BLOCKS, require_names
 from recbench_spark.sources import input_rows
@@ -223,7 +224,7 @@ def count_listed_rows(rows: CheckedInput, users: Rows, data: SplitData) -> Count
     sides = [
         Side(0, users, ("user_id",)),
         Side(1, rows.rows, names),
-        Side(2, blocks, ("user_id", "train_items")),
+        Side(2, blocks, ("user_id", "train_items", *(["held_out"] if data.opens_trained else []))),
     ]
     dealt = deal_sides(engine, sides, engine.count_tasks(rows.n))
     return sum(dealt.each(partial(_count_listed, known=data.known_items)), Counter[str]())
@@ -252,7 +253,10 @@ def _count_listed(sides: Sides, known: KnownItems) -> Counter[str]:
 
 def _list_trained(blocks: pa.Table, users: pa.Array, width: int) -> Ints:
     """Return a number for each training pair of some users."""
-    offsets, trained_e = flatten_lists(blocks.column("train_items").combine_chunks())
+    trained = blocks.column("train_items").combine_chunks()
+    if "held_out" in blocks.column_names:
+        trained = close_items(trained, blocks.column("held_out").combine_chunks())
+    offsets, trained_e = flatten_lists(trained)
     owner_u = pc.index_in(blocks.column("user_id"), users).fill_null(-1).to_numpy()
     owner_e = np.repeat(owner_u.astype(np.int64), np.diff(offsets))
     pairs: Ints = (owner_e * width + trained_e)[owner_e >= 0]

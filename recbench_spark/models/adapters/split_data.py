@@ -67,6 +67,7 @@ class SplitData:
         scale: `dataset.scale`, to which rating models clip their predictions.
         lease: lease of the fit, if the warehouse is a folder; its work folder belongs to this run alone.
         asks_repeats: true if trained items are asked again.
+        opens_trained: true if some trained items are candidates (`dataset.events`).
         typed_ids: true if ids are ordered by the type of their column, and not by their values.
     """
 
@@ -82,6 +83,7 @@ class SplitData:
     scale: Scale | None = None
     lease: Lease | None = None
     asks_repeats: bool = False
+    opens_trained: bool = False
     typed_ids: bool = False
 
     @property

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from recbench_spark.core.arrays import Floats, Ints
+from recbench_spark.core.arrays import Bools, Floats, Ints
 
 Codes = npt.NDArray[np.int8]
 Hashes = npt.NDArray[np.uint64]
@@ -99,7 +99,30 @@ def by_held_out(codes_r: Codes, place_r: Floats, test: float, valid: float) -> C
         valid: share of users for validation, the next places.
     """
     rest = np.where(codes_r == TRAIN, GIVEN, np.where(place_r >= test, VALID, TEST))
+    rest[codes_r == LATER] = LATER
     return np.where(place_r < test + valid, rest, TRAIN)
+
+
+def by_target(codes_r: Codes, asked_r: Bools, owner_r: Ints, time_r: Ints | None) -> Codes:
+    """Label rows of events that are never held out.
+
+    They train, or are given where the owner's rows are. In order of time only those before their owner's
+    first held-out row do; the others are `later`.
+
+    Args:
+        codes_r: labels as if each row could be held out.
+        asked_r: rows that can be, (r,).
+        owner_r: the rows' owners, from 0.
+        time_r: times, for labels in order of time.
+    """
+    given_r = np.isin(owner_r, owner_r[asked_r & (codes_r == GIVEN)])
+    codes_r = np.where(asked_r, codes_r, np.where(given_r, GIVEN, TRAIN))
+    if time_r is not None and len(codes_r):
+        first_o = np.full(int(owner_r.max()) + 1, np.iinfo(np.int64).max)
+        held_r = (codes_r == VALID) | (codes_r >= TEST)
+        np.minimum.at(first_o, owner_r[held_r], time_r[held_r])
+        codes_r[~asked_r & (time_r >= first_o[owner_r])] = LATER
+    return codes_r
 
 
 def partition_test_rows(codes_r: Codes, card_r: Hashes, parts: int) -> Codes:

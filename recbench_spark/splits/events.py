@@ -1,0 +1,156 @@
+"""Rows of several events: which are asked, and one row a pair with all their weights.
+
+Tasks import this module: weights arrive as plain numbers, without the settings.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.core.arrays import Bools, Floats, Ints
+from recbench_spark.sources.events import EVENT
+from recbench_spark.splits.kernels.labels import NAMES
+from recbench_spark.splits.positions import name_parts
+
+TRAIN, GIVEN, VALID, LATER, _ = NAMES
+
+SIGNALS = "dataset.events"
+"""Attribute of a trained row whose events are no targets: their names."""
+
+ROWS_OF = "rows_of_"
+"""First letters of a fact: the rows of an event."""
+
+
+class EventRule(NamedTuple):
+    """Events of a log's rows in the form which tasks need.
+
+    Attributes:
+        names, weights: by code.
+        targets: codes whose rows are asked.
+        any_repeats: true if any trained event makes a repeat.
+        cap: the largest sum of a pair's weights.
+        grades: true if weights are also the relevance of held-out rows.
+        unasked: the part for rows of other events which the log holds out.
+    """
+
+    names: tuple[str, ...]
+    weights: tuple[float, ...]
+    targets: tuple[int, ...]
+    any_repeats: bool = False
+    cap: float = np.inf
+    grades: bool = False
+    unasked: str = LATER
+
+    def mark_targets(self, rows: pa.Table) -> Bools:
+        """Return (r,) true for rows of targets."""
+        is_target = np.zeros(len(self.names), np.bool_)
+        is_target[list(self.targets)] = True
+        return is_target[read_events(rows)]
+
+    def move_unasked(self, rows: pa.Table) -> pa.Table:
+        """Move rows which a log holds out although their event is no target."""
+        names, part_r = name_parts(rows)
+        held_out = np.array([name not in (TRAIN, GIVEN, LATER) for name in names], np.bool_)
+        strays_r = held_out[part_r] & ~self.mark_targets(rows) if len(rows) else np.zeros(0, np.bool_)
+        if not strays_r.any():
+            return rows
+        parts = np.array([*names, self.unasked], object)[np.where(strays_r, len(names), part_r)]
+        place = rows.column_names.index("part")
+        return rows.set_column(place, "part", pa.array(parts, pa.string()).dictionary_encode())
+
+    def add_weights(self, rows: pa.Table, places: Ints, group_p: Ints) -> pa.Table:
+        """Give each row the weights of its pair and part, and name events without a target.
+
+        Args:
+            rows: labelled rows.
+            places: (p,) the rows whose pair has several events in a part, each event once.
+            group_p: (p,) their pair and part, from 0.
+        """
+        code_r, asked_r = read_events(rows), self.mark_targets(rows)
+        weight_r: Floats = np.array(self.weights)[code_r]
+        set_r = self._list_sets()[code_r]
+        if len(places):
+            code_p = code_r[places]
+            order_p = np.argsort(code_p, kind="stable")  # so the order of rows moves no last bit
+            weight_r[places] = np.bincount(group_p[order_p], weight_r[places[order_p]])[group_p]
+            asked_r[places] = np.bincount(group_p, asked_r[places])[group_p] > 0
+            set_g = np.zeros(int(group_p.max()) + 1, set_r.dtype)
+            np.add.at(set_g, group_p, set_r[places])
+            set_r[places] = set_g[group_p]
+        names, part_r = name_parts(rows)
+        history_r = np.isin(names, (TRAIN, GIVEN))[part_r]
+        weighs_r = np.isin(names, (TRAIN, GIVEN, LATER))[part_r] | self.grades
+        rating_r = np.where(weighs_r, np.minimum(weight_r, self.cap), rows.column("rating").to_numpy())
+        rows = rows.set_column(rows.column_names.index("rating"), "rating", pa.array(rating_r))
+        signal_r = history_r & ~asked_r
+        return _add_attribute(rows, signal_r, self._name_sets(set_r[signal_r]))
+
+    def _list_sets(self) -> npt.NDArray[Any]:
+        """Return a number with one bit for each code."""
+        few = len(self.names) < 63
+        return np.array([1 << code for code in range(len(self.names))], np.int64 if few else object)
+
+    def _name_sets(self, set_s: npt.NDArray[Any]) -> pa.Array:
+        """Return the names of sets of events."""
+        sets, number_s = np.unique(set_s, return_inverse=True)
+        texts = [
+            ", ".join(name for code, name in enumerate(self.names) if int(one) >> code & 1) for one in sets
+        ]
+        return pa.array(texts, pa.string()).take(pa.array(number_s))
+
+    def count_rows(self, labelled: pa.Table) -> list[tuple[str, str, int]]:
+        """Count rows by part and event: (part, fact, rows)."""
+        names, part_r = name_parts(labelled)
+        places = part_r * len(self.names) + read_events(labelled)
+        counts = np.bincount(places, minlength=len(names) * len(self.names)).reshape(len(names), -1)
+        return [
+            (names[part], f"{ROWS_OF}{self.names[code]}", int(counts[part, code]))
+            for part, code in zip(*np.nonzero(counts), strict=True)
+        ]
+
+
+def read_events(rows: pa.Table) -> Ints:
+    """Return the code of each row's event, (r,)."""
+    codes: Ints = rows.column(EVENT).to_numpy().astype(np.int64)
+    return codes
+
+
+def mark_signals(rows: pa.Table) -> Bools:
+    """Return (r,) true for trained rows whose events are no targets."""
+    if "attributes" not in rows.column_names:
+        return np.zeros(len(rows), np.bool_)
+    names = pc.map_lookup(rows.column("attributes"), pa.scalar(SIGNALS), "first")
+    marked_r: Bools = names.is_valid().to_numpy()
+    return marked_r
+
+
+def _add_attribute(rows: pa.Table, marked_r: Bools, texts: pa.Array) -> pa.Table:
+    """Add SIGNALS to the attributes of marked rows."""
+    n = len(rows)
+    if "attributes" in rows.column_names:
+        column = rows.column("attributes").combine_chunks()
+        column = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
+        offsets, keys, items = column.offsets.to_numpy(), column.keys, column.items
+    else:
+        offsets, keys = np.zeros(n + 1, np.int64), pa.array([], pa.string())
+        items = keys
+    length_r = np.diff(offsets) + marked_r
+    bounds = np.concatenate([[0], np.cumsum(length_r)])
+    old = np.ones(bounds[-1], np.bool_)
+    old[bounds[1:][marked_r] - 1] = False
+    place_e = np.empty(len(old), np.int64)
+    place_e[old] = np.arange(offsets[0], offsets[-1])
+    place_e[~old] = len(keys) + np.arange(int(marked_r.sum()))
+    taken = pa.array(place_e)
+    keys = pa.concat_arrays([keys.cast(pa.string()), pa.repeat(SIGNALS, len(texts))]).take(taken)
+    items = pa.concat_arrays([items.cast(pa.string()), texts]).take(taken)
+    empty = np.append(length_r == 0, False)
+    made = pa.MapArray.from_arrays(pa.array(bounds, pa.int32(), mask=empty), keys, items)
+    if "attributes" in rows.column_names:
+        return rows.set_column(rows.column_names.index("attributes"), "attributes", made)
+    return rows.append_column("attributes", made)
