@@ -60,5 +60,5 @@ from recbench_spark.models.settings import (
     SwitchModel,
     TruthModel,
 )
-from recbench_spark.sources.settings import LOG_COLUMNS, Dataset, Events, WorldSettings
+from recbench_spark.sources.settings import LOG_COLUMNS, Dataset, Events, Least, WorldSettings
 from recbench_spark.splits.settings import FOLD_HOLDOUTS, PROTOCOLS, HeldOut, Split

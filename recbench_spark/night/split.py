@@ -39,6 +39,7 @@ from recbench_spark.sources.times import describe_units
 from recbench_spark.splits.item_counts import Catalogue, count_catalogue, number_by_tasks
 from recbench_spark.splits.labelled_rows import open_by_user, open_labelled
 from recbench_spark.splits.labels import read_dropped, sum_dropped
+from recbench_spark.splits.least import keep_frequent, prune_labelled
 from recbench_spark.splits.manifests import (
     Fact,
     LogRows,
@@ -325,20 +326,27 @@ def write_labelled(
     def label(log: OpenedLog) -> LogCounts:
         if log.rejects is not None and rejects_of:
             commit(store, add_blocks(REJECTS, rejects_of, log.rejects))
-        dropped = write(label_log(log, dataset, split, store.engine, every_fold=every_fold), log.n)
-        reasons, signals = log.describe_reasons(), dataset.events and dataset.events.repeats_of == "targets"
+        with keep_frequent(log, dataset.least, store.engine) as (left, before):
+            labelled = label_log(left, dataset, split, store.engine, every_fold=every_fold)
+            labelled, after = prune_labelled(labelled, dataset.least, log.n, store.engine)
+            dropped = write(labelled, left.n)
+        counts = before or after
         rows = LogRows(
-            log.n, log.later, log.rejected, reasons, log.condition_counts, dropped, bool(signals)
+            log.n,
+            log.later,
+            log.rejected,
+            log.describe_reasons(),
+            log.condition_counts,
+            dropped,
+            bool(dataset.events and dataset.events.repeats_of == "targets"),
+            (counts.before - counts.rows, counts.describe()) if counts else None,
+            bool(dataset.least and dataset.least.on == "log"),
         )
         if dataset.events:
             report_events(dataset.events, rows)
         return LogCounts(rows, "item_id" in log.numeric)
 
-    if dataset.events and every_fold:
-        raise ConfigError(
-            "dataset.events: work on all folds at once has several rows of a pair in training, and no sum",
-            "leave dataset.events out, or another split.holdout",
-        )
+    _refuse_unwritten(dataset, split, every_fold)
     plain = open_plain_log(store.engine, dataset, split)
     try:
         if plain is not None:
@@ -347,6 +355,28 @@ def write_labelled(
         if FallbackToSpark.__name__ not in f"{type(error).__name__} {error}":
             raise
     return label(open_any_log(store, dataset, placed=split.holdout == "consecutive"))
+
+
+def _refuse_unwritten(dataset: Dataset, split: Split, every_fold: bool) -> None:
+    """Refuse settings that a protocol cannot hold. Raises ConfigError."""
+    by_item = split.held_out is not None and split.held_out.of == "items"
+    least = dataset.least.on if dataset.least else ""
+    mistakes = {
+        "events: work on all folds at once has no single sum of a pair's weights": bool(dataset.events)
+        and every_fold,
+        "least: work on all folds at once has no single training part": least == "train" and every_fold,
+        "least: training rows of users are not together where items are held out": least == "train"
+        and by_item,
+        "least: consecutive folds count the places of all rows": least == "log"
+        and split.holdout == "consecutive",
+    }
+    for message, is_wrong in mistakes.items():
+        if is_wrong:
+            key = message.partition(":")[0]
+            hint = f"leave dataset.{key} out, or another split.holdout"
+            raise ConfigError(
+                f"dataset.{message}", hint if key == "events" else f"{hint}, or another least.on"
+            )
 
 
 def open_any_log(store: FileTables, dataset: Dataset, *, placed: bool = False) -> OpenedLog:

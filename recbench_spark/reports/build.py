@@ -31,7 +31,7 @@ from recbench_spark.schemas import TIME_FACTS
 
 FACT_ORDER = (
     "rows_read", "rejected_rows", "later_rows", "duplicates_dropped", "repeats_dropped", "rows", "users",
-    "items", "overlap", "future_share",
+    "items", "overlap", "future_share", "future_selection",
 )  # fmt: skip
 SEVERITIES = ("error", "warning", "info")
 

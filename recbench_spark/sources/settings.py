@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from recbench_spark.core.strict_settings import (
+    INT,
     SECRET,
     SECRETS_HINT,
     Location,
@@ -248,6 +249,28 @@ def _spell(name: Any) -> Any:
     return str(name).lower() if isinstance(name, bool) else str(name) if isinstance(name, int) else name
 
 
+class Least(Strict):
+    """Least rows of a user and an item; all rows of others are left out.
+
+    `on`: rows are counted in training after the split, one a pair (`train`), or in the whole log before it
+    (`log`), which lets held-out rows decide who trains: the manifest says so (`future_selection`).
+    """
+
+    user: Annotated[int, Field(ge=0, le=INT)] = 0
+    """Least rows of a user; 0: any number."""
+    item: Annotated[int, Field(ge=0, le=INT)] = 0
+    """Least rows of an item; 0: any number."""
+    on: Literal["train", "log"] = "train"
+    until_stable: bool = True
+    """Count again until nothing more is left out (the k-core); otherwise rows are counted once."""
+
+    @model_validator(mode="after")
+    def _check_least(self) -> Least:
+        if not self.user and not self.item:
+            raise make_error("neither user nor item is given", "least: {user: 5, item: 5}")
+        return self
+
+
 class Dataset(Strict):
     """The log: where it is, and how to read it.
 
@@ -264,7 +287,7 @@ class Dataset(Strict):
     the closed loop's rows all train, as their files give them, or the split divides them.
     """
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"scale", "closed_loop", "where", "events"})
+    added_later: ClassVar[frozenset[str]] = frozenset({"scale", "closed_loop", "where", "events", "least"})
 
     name: Name
     """The dataset's name in tables and reports."""
@@ -294,6 +317,8 @@ class Dataset(Strict):
     """Conditions that all hold for the rows that count; no other row is read."""
     events: Events | None = None
     """What the rows of each event are worth, and which of them are asked."""
+    least: Least | None = None
+    """Least rows of users and items that stay."""
     closed_loop: Literal["as_given", "split"] = "as_given"
     world: WorldSettings = WorldSettings()
     """Size and feedback of the generated world, for reader `world`."""

@@ -60,6 +60,8 @@ class LogRows:
         dropped: labelled rows left out by the split, (part, reason) -> rows; see `labels.read_dropped`.
             With `dataset.events`, also the rows of each event.
         signals: true if trained events that are no targets make no repeat.
+        infrequent: rows that `dataset.least` leaves out, with a sentence.
+        future_selection: true if it counts rows of the whole log.
     """
 
     n: int
@@ -69,6 +71,8 @@ class LogRows:
     unselected: tuple[tuple[str, int], ...] = ()
     dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
     signals: bool = False
+    infrequent: tuple[int, str] | None = None
+    future_selection: bool = False
 
 
 COUNTED = tuple(name for name in COLUMNS if name != "rating")
@@ -151,13 +155,20 @@ DROPPED = {
 def list_log_facts(log: LogRows) -> list[Fact]:
     """Return counts of rows read and left out, by part."""
     unselected = sum(n for _, n in log.unselected)
+    read = log.n + log.later + log.rejected + unselected
     facts = [
-        Fact("log", "rows_read", float(log.n + log.later + log.rejected + unselected)),
+        Fact("log", "rows_read", float(read)),
         Fact("log", "rejected_rows", float(log.rejected), log.reasons),
     ]
     if log.unselected:
         detail = "; ".join(f"{words}: {n:,}" for words, n in log.unselected)
         facts.append(Fact("log", "unselected_rows", float(unselected), detail))
+    if log.infrequent:
+        n, detail = log.infrequent
+        facts.append(Fact("log", "infrequent_rows", float(n), detail))
+        if log.future_selection:
+            late = "rows left out by counts over held-out rows, too (dataset.least.on: log)"
+            facts.append(Fact("log", "future_selection", float(n), late))
     of_events = sorted({fact for _, fact in log.dropped if fact.startswith(ROWS_OF)})
     facts_of = {name: text for name, text in DROPPED.items() if of_events or name != "events_added"}
     for fact, detail in {**facts_of, **dict.fromkeys(of_events, "labelled rows (dataset.events)")}.items():
@@ -184,6 +195,7 @@ def describe_rows(facts: Sequence[Mapping[str, Any]]) -> list[str]:
     words = {
         "rejected_rows": f"rejected ({reasons})" if reasons else "rejected",
         "unselected_rows": f"by dataset.where ({(of_log.get('unselected_rows') or {}).get('detail')})",
+        "infrequent_rows": f"{(of_log.get('infrequent_rows') or {}).get('detail')} (dataset.least)",
         "later_rows": (of_log.get("later_rows") or {}).get("detail") or "after the end of the log",
         "duplicates_dropped": "duplicates inside a part (dataset.duplicates)",
         "repeats_dropped": "of pairs that training knows (split.repeats, split.open_loop)",
@@ -222,8 +234,13 @@ def refuse_empty_parts(parts: Parts, split: Split, log: LogRows) -> None:
     """Refuse a split without training rows or without test rows.
 
     Raises:
-        ProtocolError: `split.repeats` leaves no test rows; and as `windows.refuse_empty`.
+        ProtocolError: `dataset.least` or `split.repeats` leaves no test rows; and as `refuse_empty`.
     """
+    if log.infrequent and log.infrequent[0] and not any(part in parts for part in split.parts):
+        n, detail = log.infrequent
+        raise ProtocolError(
+            f"no test rows: dataset.least leaves out {n:,} rows {detail}", "smaller numbers"
+        )
     settled = ("repeats_dropped", "new_pairs_dropped")
     n = sum(n for (part, why), n in log.dropped.items() if part in split.parts and why in settled)
     if n and not any(part in parts for part in split.parts):

@@ -56,8 +56,10 @@ def make(
     return make_benchmark({**document, **(sections or {})}, [], "test")
 
 
-def split_log(folder: Path, benchmark: Benchmark) -> tuple[ArrowStore, dict[tuple[str, str], Any]]:
-    store = ArrowStore(str(folder))
+def split_log(
+    folder: Path, benchmark: Benchmark, store: Any = None
+) -> tuple[ArrowStore, dict[tuple[str, str], Any]]:
+    store = store or ArrowStore(str(folder))
     split_id, _ = identify_split(store, benchmark)
     prepare_split(store, benchmark, split_id, Journal(io.StringIO()))
     return store, {(row["part"], row["fact"]): row["value"] for row in store.rows(MANIFESTS)}
@@ -293,9 +295,7 @@ def test_on_spark_the_split_is_the_same(spark: Any, tmp_path: Path, protocol: di
     for file in ("log.csv", "log.parquet"):
         benchmark = make(write(tmp_path / file, draw_rows(random.Random(7).randrange(99))), protocol)
         for store in (ArrowStore(str(tmp_path / f"a{file}")), Store(spark, str(tmp_path / f"s{file}"))):
-            split_id, _ = identify_split(store, benchmark)
-            prepare_split(store, benchmark, split_id, Journal(io.StringIO()))
-            made.append(read_split(store))  # type: ignore[arg-type]
+            made.append(read_split(split_log(tmp_path, benchmark, store)[0]))
     assert made[0] == made[1] == made[2] == made[3] and made[0]
 
 

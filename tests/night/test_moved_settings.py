@@ -183,6 +183,7 @@ DATASET: dict[str, Any] = {
     "scale": {"scale": [1, 5]},
     "until": {"until": "2026-01-31"},
     "where": {"where": [{"column": "rating", "above": 0}]},
+    "least": {"least": {"user": 5}},
     "events": {"events": {"column": "event", "weights": {"buy": 1}, "targets": ["buy"]}},
     "world": {"reader": "world", "world": {"seed": 7}},
 }
