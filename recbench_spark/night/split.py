@@ -39,7 +39,7 @@ from recbench_spark.sources.times import describe_units
 from recbench_spark.splits.item_counts import Catalogue, count_catalogue, number_by_tasks
 from recbench_spark.splits.labelled_rows import open_by_user, open_labelled
 from recbench_spark.splits.labels import read_dropped, sum_dropped
-from recbench_spark.splits.least import keep_frequent, prune_labelled
+from recbench_spark.splits.least import LeastCounts, keep_frequent, prune_labelled
 from recbench_spark.splits.manifests import (
     Fact,
     LogRows,
@@ -330,18 +330,7 @@ def write_labelled(
             labelled = label_log(left, dataset, split, store.engine, every_fold=every_fold)
             labelled, after = prune_labelled(labelled, dataset.least, log.n, store.engine)
             dropped = write(labelled, left.n)
-        counts = before or after
-        rows = LogRows(
-            log.n,
-            log.later,
-            log.rejected,
-            log.describe_reasons(),
-            log.condition_counts,
-            dropped,
-            bool(dataset.events and dataset.events.repeats_of == "targets"),
-            (counts.before - counts.rows, counts.describe()) if counts else None,
-            bool(dataset.least and dataset.least.on == "log"),
-        )
+        rows = _describe_log(log, dataset, dropped, before or after)
         if dataset.events:
             report_events(dataset.events, rows)
         return LogCounts(rows, "item_id" in log.numeric)
@@ -355,6 +344,23 @@ def write_labelled(
         if FallbackToSpark.__name__ not in f"{type(error).__name__} {error}":
             raise
     return label(open_any_log(store, dataset, placed=split.holdout == "consecutive"))
+
+
+def _describe_log(
+    log: OpenedLog, dataset: Dataset, dropped: Counter[tuple[str, str]], counts: LeastCounts | None
+) -> LogRows:
+    """Return what a log's rows became."""
+    return LogRows(
+        log.n,
+        log.later,
+        log.rejected,
+        log.describe_reasons(),
+        log.condition_counts,
+        dropped,
+        bool(dataset.events and dataset.events.repeats_of == "targets"),
+        (counts.before - counts.rows, counts.describe()) if counts else None,
+        bool(dataset.least and dataset.least.on == "log"),
+    )
 
 
 def _refuse_unwritten(dataset: Dataset, split: Split, every_fold: bool) -> None:

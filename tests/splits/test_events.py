@@ -32,7 +32,7 @@ def draw_rows(seed: int) -> list[Row]:
     draw, rows, taken = random.Random(seed), [], set()
     for _ in range(draw.choice([60, 120])):
         user, item = f"u{draw.randrange(5)}", f"i{draw.randrange(8)}"
-        time, event = draw.randrange(40), draw.choices(CODES, [2, 2, 4, 6])[0]
+        time, event = draw.randrange(15), draw.choices(CODES, [2, 2, 4, 6])[0]
         if (user, item, time) not in taken:
             taken.add((user, item, time))
             rows.append((user, item, time, event))
@@ -190,7 +190,7 @@ def test_each_row_is_what_a_loop_says(name: str, pieces: int) -> None:
 
 @pytest.mark.parametrize("name", ["RO_RS", "RO_LS"])
 def test_in_random_order_targets_are_split_as_if_alone_and_all_else_trains(name: str) -> None:
-    for seed in range(30):
+    for seed in range(10):
         rows, dataset, split = draw_rows(seed), make_dataset(), Split(protocol=name)  # type: ignore[arg-type]
         targets = [row for row in rows if row[3] in ("purchase", "gift")]
         made, _ = label(rows, dataset, split, None, 3)
@@ -203,3 +203,36 @@ def test_in_random_order_targets_are_split_as_if_alone_and_all_else_trains(name:
         assert {one[:2] for one in made if one[5]} == trained - {
             one[:2] for one in alone if one[2] == "train"
         }
+
+
+@pytest.mark.parametrize("repeats", ["drop", "keep"])
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"targets": "first"}, {"targets": "last"}, {"targets": "random"},
+        {"valid": True, "validation": "last_row"},
+        {"valid": True, "validation": "users", "valid_users": 0.5},
+    ],
+)  # fmt: skip
+def test_targets_are_chosen_and_validate_as_if_alone(more: dict[str, Any], repeats: str) -> None:
+    split = Split(order="temporal", group="global", repeats=repeats, **more)  # type: ignore[arg-type]
+    for seed in range(8):
+        rows, dataset = draw_rows(seed), make_dataset()
+        cut = find_cut(rows, split, dataset)
+        assert cut is not None
+        made, _ = label(rows, dataset, split, cut, 3)
+        alone, _ = label([row for row in rows if row[3] in ("purchase", "gift")], dataset, split, cut)
+        held = ("valid", "test")
+        assert [one for one in made if one[2] in held] == [one for one in alone if one[2] in held]
+        own = {one[:3] for one in made if one[2] not in held and one[2] != "later" and one[5] is None}
+        assert own == {one[:3] for one in alone if one[2] not in held and one[2] != "later"}
+        whole = split.model_copy(update={"repeats": "keep"})  # a repeat that is left out was held out, too
+        labelled, _ = label([row for row in rows if row[3] in ("purchase", "gift")], dataset, whole, cut)
+        begins = {one[0]: one[4] for one in labelled if one[2] == "valid"}
+        given = {one[0] for one in alone if one[2] == "given"}
+        signals = {
+            (user, item, "given" if user in given else "train")
+            for user, item, time, event in rows
+            if event in ("view", "cart") and time < min(cut[0], begins.get(user, cut[0]))
+        }
+        assert {one[:3] for one in made if one[5]} == signals - own
