@@ -6,6 +6,7 @@ import random
 from collections import defaultdict
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import xxhash
 
@@ -15,7 +16,7 @@ from recbench_spark.splits.labels import UNASKED, label_rows, read_dropped
 from recbench_spark.splits.manifests import LogRows, list_log_facts
 from recbench_spark.splits.rules import make_rule
 from tests import labelled
-from tests.labelled import pa
+from tests.log_schema import LOG_SCHEMA
 
 Row = tuple[str, str, int]
 CUT = {"holdout": "period", "start": "1970-01-01T00:00:20Z", "length": "6s", "valid": True}
@@ -233,3 +234,13 @@ def test_names_say_what_is_asked_and_defaults_keep_the_old_one() -> None:
     shares = Split(order="temporal", group="global", ratio=(0.8, 0, 0.2), valid=True, validation="last_row")
     assert Split(holdout="period", start="2026-01-01", valid=True, validation="users").gives_rows
     assert not shares.gives_rows and shares.cuts_time
+
+
+def test_spark_labels_the_same_rows(spark: Any) -> None:
+    log = draw_log(3)
+    rows = [(user, item, 1.0, time * SECOND, None, None) for user, item, time in log]
+    frame = spark.createDataFrame(rows, LOG_SCHEMA).repartition(5)
+    for settings in ({"targets": "random"}, {"targets": "last", "validation": "users", "valid_users": 0.4}):
+        made = labelled.label_blocks(frame, Split(**{**CUT, **settings})).rows().collect()
+        parts = {(row.user_id, row.item_id, row.event_time // SECOND, row.part) for row in made}
+        assert parts == oracle(log, "keep_last", **settings)
