@@ -215,16 +215,20 @@ def _ask_targets(
     notes = []
     for parts in ((VALID,), rule.parts):
         names, part_r = name_parts(labelled)
-        why_r = pairs.mark_dropped(labelled, rule.pair_rule._replace(duplicates=None)).why_r
-        choice_r = np.isin(names, parts)[part_r] & free_r & (why_r == pairs.STAYS)
+        choice_r = np.isin(names, parts)[part_r] & free_r
+        if not choice_r.any():
+            continue
+        choice_r &= (
+            pairs.mark_dropped(labelled, rule.pair_rule._replace(duplicates=None)).why_r == pairs.STAYS
+        )
         asked_r = np.zeros(len(labelled), np.bool_)
         asked_r[_choose_targets(labelled, np.flatnonzero(choice_r), rule)] = True
         unasked_r = choice_r & ~asked_r
         notes += [(name, UNASKED, int((unasked_r & (part_r == n)).sum())) for n, name in enumerate(names)]
-        codes = np.where(unasked_r, len(names), part_r).astype(np.int32)
-        divided = pa.DictionaryArray.from_arrays(pa.array(codes), pa.array([*names, LATER]))
-        texts = divided.dictionary_decode().dictionary_encode()  # the name `later` once
-        labelled = labelled.set_column(labelled.column_names.index("part"), "part", texts)
+        every = names if LATER in names else [*names, LATER]
+        codes = pa.array(np.where(unasked_r, every.index(LATER), part_r).astype(np.int32))
+        divided = pa.DictionaryArray.from_arrays(codes, pa.array(every))
+        labelled = labelled.set_column(labelled.column_names.index("part"), "part", divided)
     return labelled, [note for note in notes if note[2]]
 
 

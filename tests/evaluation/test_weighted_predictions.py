@@ -73,7 +73,7 @@ def test_by_hand() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_slow_oracle(seed: int) -> None:
-    table = draw_world(seed)
+    table = draw_world(seed, whole=seed % 2 == 1)  # whole weights add up to the edges' places
     measured = {key: row["value"] for key, row in measure(table).items()}
     expected = slow_values([row for row in table.to_pylist() if row["weight"]])
     assert {key: measured.get(key) for key in expected} == pytest.approx(expected, rel=1e-12, abs=1e-15)
@@ -296,9 +296,11 @@ def test_recalibration_needs_probabilities() -> None:
 def test_other_weights_cannot_be_compared() -> None:
     table = draw_world(1)
     one = recbench_spark.evaluate_predictions(table, bootstrap=0)
-    other = recbench_spark.evaluate_predictions(table.drop_columns(["weight"]), bootstrap=0)
-    with pytest.raises(RecbenchError):
-        recbench_spark.compare({"a": one, "b": other})
+    ones = table.set_column(4, "weight", [np.ones(len(table))])
+    for rows in (table.drop_columns(["weight"]), ones):
+        other = recbench_spark.evaluate_predictions(rows, bootstrap=0)
+        with pytest.raises(RecbenchError):
+            recbench_spark.compare({"a": one, "b": other})
 
 
 def test_the_flag_and_the_key_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
