@@ -162,9 +162,11 @@ def test_a_random_target_is_of_the_seed_and_of_each_item_once() -> None:
 
 
 def test_validation_by_hand() -> None:
-    last = label(LOG, validation="last_row")
+    log = [*LOG, ("w", "a", 3), ("w", "b", 21)]  # a single row before the cut stays in training
+    last = label(log, validation="last_row")
     assert {row[:2] for row in last if row[3] == "valid"} == {("u", "b"), ("v", "c")}
-    users = label(LOG, validation="users", valid_users=0.999)
+    users = label(log, validation="users", valid_users=0.999)
+    assert all(("w", "a", 3, "train") in rows for rows in (last, users))
     assert {row[:2] for row in users if row[3] == "valid"} == {("u", "b"), ("v", "c")}
     assert {row[:2] for row in users if row[3] == "given"} == {("u", "a"), ("v", "a")}
 
