@@ -33,6 +33,7 @@ import numpy as np
 from recbench_spark.core.arrays import Bools, Floats, Floats32, Ints
 from recbench_spark.core.compiling import compile_kernel, readonly
 from recbench_spark.errors import DataError
+from recbench_spark.ranking.kernels.instructions import LANES, ROWS
 from recbench_spark.ranking.kernels.positives import (
     ItemLists,
     Positives,
@@ -52,13 +53,11 @@ from recbench_spark.ranking.kernels.products import (
     exact_scores,
     make_pairing,
 )
-from recbench_spark.ranking.kernels.tiles import Hidden, make_open_pairs, scan_tile
+from recbench_spark.ranking.kernels.tiles import Hidden, count_tile, make_open_pairs
 from recbench_spark.ranking.kernels.top import TopCandidates, finish_lists, make_work, top_lists
-from recbench_spark.ranking.kernels.word_loops import BLOCK, LANES, ROWS, make_aligned, multiply
+from recbench_spark.ranking.kernels.word_loops import BLOCK, make_aligned
 from recbench_spark.ranking.kernels.words import (
-    WordRows,
     even_dims,
-    part_bits,
     round_users,
     tile_part,
     word_tiles,
@@ -131,7 +130,7 @@ def count_products(
     """
     if users_u is None:
         users_u = np.arange(len(prepared.pairing.length_u))
-    work = make_work(len(prepared.pairing.length_u), settings.top_k)
+    work = make_work(prepared.products, prepared.pairing, settings.top_k)
     if settings.threads > 1:
         next(word_tiles(prepared.products, settings.item_tile or ITEM_TILE), None)  # rounded once, here
     hidden = _find_hidden(prepared, settings.item_tile or ITEM_TILE)
@@ -191,15 +190,10 @@ def _count_users(
     found_n = make_aligned(user_tile * width, np.int16 if halves else np.int32)
     sides = round_users(pairing.vectors_ud, users_u, len(users_u) + user_tile, dims)
     known, cut = (pairing, plan, scores_s), (_cutoff(settings), settings.top_k)
-    open_pairs, bits = make_open_pairs(width), part_bits(products.dims)
+    open_pairs = make_open_pairs(width)
     for tile in word_tiles(products, item_tile):
         found_rt = found_n[: user_tile * LANES * len(tile.packed)].reshape(user_tile, -1)
-        for at in range(0, len(users_u), user_tile):
-            users_r = users_u[at : at + user_tile]
-            cut_r = slice(at, at + -(-len(users_r) // ROWS) * ROWS)
-            part = WordRows(sides.rows[cut_r], sides.scale[cut_r], sides.error[cut_r])
-            multiply(tile.packed, part.rows, bits, found_rt[: len(part.rows)])
-            scan_tile(found_rt, users_r, tile, part, known, hidden, cut, (tally, work, open_pairs))
+        count_tile(found_rt, users_u, tile, sides, known, hidden, cut, (tally, work, open_pairs))
         if settings.cutoff is not None and not settings.top_k:
             open_u = _open_users(users_u, plan.slot_offsets, tally.above, settings.cutoff)
             if np.count_nonzero(open_u) <= 0.9 * len(users_u):

@@ -28,6 +28,7 @@ from recbench_spark.ranking.kernels import amx, instructions, vnni
 from recbench_spark.ranking.kernels.instructions import (
     CODE,
     COUNTS,
+    GROUPS,
     ITEMS,
     LANES,
     LOWS,
@@ -49,9 +50,6 @@ DEPTH = 4
 
 UNSIGNED = 128
 """Added to items' numbers, so a product is too large by this times the sum of the user's numbers."""
-
-GROUPS = 4
-"""Groups in a tile are a multiple of this, for each family."""
 
 
 class Reached(NamedTuple):
@@ -85,7 +83,7 @@ def count_reached(packed: Packed, shares: Floats32, batch: Batch, reached: Reach
 
     Args:
         packed: uint8 (groups, steps, 64): for each group of 16 items and four dimensions, item by item,
-            its four numbers plus 128.
+            its four numbers plus 128; GROUPS or a multiple.
         shares: float32 (16 groups,): items' biases over the tile's largest; (0,) without biases.
         batch: users' numbers from -127 to 127, and limits.
         reached: appended to; counts begin at 0.

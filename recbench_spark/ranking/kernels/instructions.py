@@ -8,21 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import reduce
+from typing import Any, TypeAlias, TypeVar
 
 from recbench_spark.core.compiling import numba
 
 LANES = 16
 """Whole numbers in one vector, and items in one group."""
 
+ROWS, GROUPS, CHUNK, SIDES = 6, 4, 32, 8
+"""Rows and groups of 16-bit numbers multiplied together; pairs of dimensions added before a shift; items
+whose exact sums are made side by side. A tile's groups are a multiple of GROUPS, also with 8 bits."""
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Value: TypeAlias = Any
+"""A value in LLVM's language."""
+
+Turn: TypeAlias = Callable[[Value, list[Value]], tuple[Value, list[Value]]]
+
 CODE, ITEMS, SHARES, STEPS, USERS, ONES, LOWS, PLACES, VALUES, COUNTS, ROOM = range(11)
 """Places in a job, an int64 array; `families.count_reached` says what each holds."""
 
 if numba is not None:
     from llvmlite import ir
-    from numba import types
+    from numba import extending, types
     from numba.core import cgutils
-    from numba.extending import intrinsic
+
+    intrinsic: Callable[[Function], Any] = extending.intrinsic
 
     BIT, BYTE, HALF, WORD, LONG = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
     REAL, NOTHING, POINTER = ir.FloatType(), ir.VoidType(), ir.IntType(8).as_pointer()
@@ -45,7 +57,7 @@ def make_instruction(emit: Callable[[Writer, Any, Any, Any], None]) -> Any:
         emit(Writer(builder, values[0]), *values)
         return context.get_dummy_value()
 
-    @intrinsic  # type: ignore[untyped-decorator]
+    @intrinsic
     def instruction(_: Any, job: Any, group: Any, row: Any) -> Any:
         return types.void(types.intp, types.intp, types.intp), write
 
@@ -62,9 +74,9 @@ run_code = make_instruction(_emit_call)
 
 
 class Writer:
-    """A writer of LLVM code at a builder's place, for one job."""
+    """A writer of LLVM code at a builder's place; some write for a job."""
 
-    def __init__(self, builder: Any, job: Any) -> None:
+    def __init__(self, builder: Any, job: Value = None) -> None:
         self.builder, self.job = builder, job
 
     def call(self, name: str, result: Any, *values: Any) -> Any:
@@ -90,11 +102,82 @@ class Writer:
         """Store a value."""
         self.builder.store(value, self.builder.inttoptr(address, value.type.as_pointer()), align=1)
 
-    def spread(self, value: Any) -> Any:
+    def open(self, context: Any, signature: Any, arguments: Any, place: int) -> tuple[Value, Value]:
+        """Return the address and last length of an array among arguments."""
+        kind = signature.args[place]
+        array = context.make_array(kind)(context, self.builder, arguments[place])
+        last = self.builder.extract_value(array.shape, kind.ndim - 1)
+        return self.builder.ptrtoint(array.data, LONG), last
+
+    def pack(self, *values: Value) -> Value:
+        """Return values as one, as Python's tuples are."""
+        return cgutils.pack_array(self.builder, values)
+
+    def spread(self, value: Value, lanes: int = LANES) -> Value:
         """Return a vector with this value in all lanes."""
-        none = ir.Constant(ir.VectorType(value.type, LANES), ir.Undefined)
+        none = ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined)
         first = self.builder.insert_element(none, value, WORD(0))
-        return self.builder.shuffle_vector(first, none, ir.Constant(WORDS, [0] * LANES))
+        return self.builder.shuffle_vector(
+            first, none, ir.Constant(ir.VectorType(WORD, lanes), [0] * lanes)
+        )
+
+    def is_any(self, masks: Sequence[Value]) -> Value:
+        """Return whether a lane of any mask is set."""
+        some = reduce(self.builder.or_, masks)
+        bits = ir.IntType(some.type.count)
+        return self.builder.icmp_unsigned("!=", self.builder.bitcast(some, bits), bits(0))
+
+    def compress(self, mask: Value, end: Value, *vectors: tuple[Value, Value]) -> Value:
+        """Store set lanes from number `end` on; return the new end.
+
+        Args:
+            mask: of 16 lanes; the rest of the 16 is overwritten.
+            end: how many numbers stand there.
+            vectors: vectors of 16 numbers, each with its address.
+        """
+        for vector, address in vectors:
+            packed = self.call("llvm.x86.avx512.mask.compress.v16i32", WORDS, vector, ZEROS, mask)
+            self.store(packed, self.at(address, end, 4))
+        more = self.call("llvm.ctpop.i16", HALF, self.builder.bitcast(mask, HALF))
+        return self.builder.add(end, self.builder.zext(more, LONG))
+
+    def repeat(self, first: Value, stop: Value | None, values: Sequence[Value], body: Turn) -> list[Value]:
+        """Write a loop that runs once at least; return its last values.
+
+        Args:
+            first: the index.
+            stop: runs while the index is below; None: until it is 0.
+            values: what the first turn gets.
+            body: writes a turn; takes the index and values, and returns the next ones.
+        """
+        builder, entry = self.builder, self.builder.block
+        loop, end = builder.append_basic_block("loop"), builder.append_basic_block("end")
+        builder.branch(loop)
+        builder.position_at_end(loop)
+        index, kept = builder.phi(LONG), [builder.phi(one.type) for one in values]
+        following, new = body(index, list(kept))
+        for phi, start, value in zip([index, *kept], [first, *values], [following, *new], strict=True):
+            phi.add_incoming(start, entry)
+            phi.add_incoming(value, builder.block)
+        more = (
+            builder.icmp_unsigned("!=", following, LONG(0))
+            if stop is None
+            else builder.icmp_signed("<", following, stop)
+        )
+        builder.cbranch(more, loop, end)
+        builder.position_at_end(end)
+        return new
+
+    def repeat_any(self, first: Value, stop: Value, values: Sequence[Value], body: Turn) -> list[Value]:
+        """Write a loop as `repeat` that may run no time."""
+        builder, before = self.builder, self.builder.block
+        with builder.if_then(builder.icmp_signed("<", first, stop)):
+            new, inside = self.repeat(first, stop, values, body), builder.block
+        out = [builder.phi(one.type) for one in values]
+        for phi, start, last in zip(out, values, new, strict=True):
+            phi.add_incoming(start, before)
+            phi.add_incoming(last, inside)
+        return out
 
     def make_room(self, size: int) -> Any:
         """Return the address of so many bytes, which last for one call."""
@@ -128,25 +211,17 @@ class Writer:
         for row, group, products in rows:
             low = self.spread(self.load(WORD, self.at(self.read(LOWS), row, 4)))
             marked.append((row, group, [(one, builder.icmp_signed(">=", one, low)) for one in products]))
-        masks = [mask for _, _, products in marked for _, mask in products]
-        any_mask = masks[0]
-        for mask in masks[1:]:
-            any_mask = builder.or_(any_mask, mask)
-        with builder.if_then(builder.icmp_unsigned("!=", builder.bitcast(any_mask, HALF), HALF(0))):
+        with builder.if_then(self.is_any([mask for *_, products in marked for _, mask in products])):
             for row, group, products in marked:
                 self._append(row, group, products)
 
     def _append(self, row: Any, group: Any, products: Sequence[tuple[Any, Any]]) -> None:
-        builder, zeros = self.builder, ir.Constant(WORDS, [0] * LANES)
-        counted = self.at(self.read(COUNTS), row, 8)
-        count, first = self.load(LONG, counted), builder.mul(row, self.read(ROOM))
-        begin = builder.trunc(builder.mul(group, LONG(LANES)), WORD)
+        builder = self.builder
+        counted, first = self.at(self.read(COUNTS), row, 8), builder.mul(row, self.read(ROOM))
+        count, begin = self.load(LONG, counted), builder.trunc(builder.mul(group, LONG(LANES)), WORD)
+        fields = [self.at(self.read(field), first, 4) for field in (PLACES, VALUES)]
         for at, (values, mask) in enumerate(products):
             steps = ir.Constant(WORDS, [LANES * at + lane for lane in range(LANES)])
             places = builder.add(self.spread(begin), steps)
-            for field, vector in ((PLACES, places), (VALUES, values)):
-                packed = self.call("llvm.x86.avx512.mask.compress.v16i32", WORDS, vector, zeros, mask)
-                self.store(packed, self.at(self.read(field), builder.add(first, count), 4))
-            more = self.call("llvm.ctpop.i16", HALF, builder.bitcast(mask, HALF))
-            count = builder.add(count, builder.zext(more, LONG))
+            count = self.compress(mask, count, *zip((places, values), fields, strict=True))
         self.store(count, counted)

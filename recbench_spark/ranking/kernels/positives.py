@@ -11,7 +11,7 @@ from recbench_spark.core.arrays import Bools, Floats, Ints, Ints32
 from recbench_spark.core.compiling import compile_kernel, readonly
 from recbench_spark.errors import DataError
 
-_FEW = 12  # positives per user up to which all pairs are compared
+_FEW = 100  # positives per user up to which all pairs are compared
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ class ItemLists:
                 f"{name}: offsets do not describe {len(items_p)} entries",
                 "offsets start at 0, never fall and end at the number of entries",
             )
-        wrong = int(np.count_nonzero((items_p < -1) | (items_p >= items)))
-        if wrong:
+        if len(items_p) and (items_p.min() < -1 or items_p.max() >= items):
+            wrong = int(np.count_nonzero((items_p < -1) | (items_p >= items)))
             raise DataError(
                 f"{name}: {wrong} item indices outside the catalogue of {items} items",
                 "map item ids with the catalogue of this model; -1 stands for an unknown item",
@@ -131,27 +131,29 @@ def _order_rows(
     Never ranked are duplicates, unscored items, unknown items and items to leave out.
     """
     users = len(offsets_u) - 1
-    out_offsets, out_items = np.zeros(users + 1, np.int64), np.empty(len(items_p), np.int64)
-    end = 0
+    out_offsets, out_items = np.zeros(users + 1, np.int64), np.empty(len(items_p) + 1, np.int64)
+    allowed_i, end = scored_i.copy(), 0
     for u in range(users):
-        excluded = left_items[left_offsets[u] : left_offsets[u + 1]]
-        last = -1
-        for item in _ascending(items_p[offsets_u[u] : offsets_u[u + 1]]):
-            allowed = item > last and scored_i[item]
-            if allowed and (len(excluded) == 0 or _position(excluded, item) < 0):
+        for n in range(left_offsets[u], left_offsets[u + 1]):
+            allowed_i[left_items[n]] = False
+        row, last = items_p[offsets_u[u] : offsets_u[u + 1]], -1
+        for item in row if _rises(row) else np.sort(row):
+            if item > last:
                 out_items[end] = item
-                end += 1
-            last = max(last, item)
+                end += allowed_i[item]
+                last = item
+        for n in range(left_offsets[u], left_offsets[u + 1]):
+            allowed_i[left_items[n]] = scored_i[left_items[n]]
         out_offsets[u + 1] = end
     return out_offsets, out_items[:end].copy()
 
 
 @compile_kernel
-def _ascending(items: Ints) -> Ints:
+def _rises(items: Ints) -> bool:
+    rises = True
     for at in range(1, len(items)):
-        if items[at] < items[at - 1]:
-            return np.sort(items)
-    return items.copy()
+        rises &= items[at] >= items[at - 1]
+    return rises
 
 
 @compile_kernel
@@ -211,17 +213,18 @@ def _fill_by_tile(
     masked: Ints, positives: Ints, place_i: Ints, tile: int, starts: Ints, out: Ints32
 ) -> None:
     """Count, then write; order is free within a tile."""
-    starts[:] = 0
+    starts[:], one = 0, 1.0 / tile  # (place + 1/2) / tile is far from whole numbers
     for items in (masked, positives):
         for n in range(len(items)):
-            starts[place_i[items[n]] // tile + 1] += 1
+            starts[int((place_i[items[n]] + 0.5) * one) + 1] += 1
     for t in range(1, len(starts)):
         starts[t] += starts[t - 1]
     for items in (masked, positives):
         for n in range(len(items)):
             place = place_i[items[n]]
-            out[starts[place // tile]] = place
-            starts[place // tile] += 1
+            part = int((place + 0.5) * one)
+            out[starts[part]] = place
+            starts[part] += 1
 
 
 class Tally(NamedTuple):
@@ -307,12 +310,9 @@ def count_candidates(scored_i: Bools, plan: Positives) -> Ints:
 @compile_kernel
 def count_exact(scores: Floats, at: int) -> tuple[int, int, int]:
     """Return #{higher}, #{others equal}, #{equal and earlier} for place `at`."""
-    score = scores[at]
-    above, before, after = 0, 0, 0
-    for c in range(at):
-        above += scores[c] > score
-        before += scores[c] == score
-    for c in range(at + 1, len(scores)):
-        above += scores[c] > score
-        after += scores[c] == score
-    return above, before + after, before
+    above, tied, before = 0, 0, 0
+    for c in range(len(scores)):
+        above += scores[c] > scores[at]
+        tied += scores[c] == scores[at]
+        before += (scores[c] == scores[at]) & (c < at)
+    return above, tied - 1, before

@@ -10,9 +10,11 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from recbench_spark.core.arrays import Bools, Floats, Floats32, Ints
+from recbench_spark.core.arrays import Bools, Floats, Floats32, Ints, Ints32
 from recbench_spark.core.compiling import compile_kernel, readonly
 from recbench_spark.errors import DataError
+from recbench_spark.ranking.kernels.instructions import SIDES
+from recbench_spark.ranking.kernels.word_loops import add_in_order
 
 _UNIT = 2.0**-24  # unit roundoff of float32
 _TINY = 2.0**-126  # smallest normal float32: the largest loss by flushing to zero
@@ -209,11 +211,28 @@ def exact_scores(pairing: Pairing, users_c: Ints, items_c: Ints) -> Floats:
 
     NaN for an unknown (-1) or unscored item.
     """
-    out = np.full(len(items_c), np.nan)
+    out, first = np.full(len(items_c), np.nan), 0
     for c in range(len(items_c)):
-        if items_c[c] >= 0 and pairing.scored_i[items_c[c]]:
-            out[c] = exact_score(pairing, users_c[c], items_c[c])
+        if c + 1 == len(items_c) or users_c[c + 1] != users_c[first]:
+            out[first : c + 1] = score_items(pairing, users_c[first], items_c[first : c + 1])
+            first = c + 1
     return out
+
+
+@compile_kernel
+def score_items(pairing: Pairing, u: int, items_c: Ints | Ints32) -> Floats:
+    """Return s_ui for a user's items, as `exact_scores` does."""
+    places = np.zeros(-(-len(items_c) // SIDES) * SIDES, np.int32)
+    for c in range(len(items_c)):
+        places[c] = max(items_c[c], 0)
+    scores = np.empty(len(places))
+    if len(pairing.scored_i):
+        add_in_order(pairing.vectors_ud[u].astype(np.float64), pairing.vectors_id, places, scores)
+    for c in range(len(items_c)):
+        i = items_c[c]
+        known = i >= 0 and pairing.scored_i[i]
+        scores[c] = scores[c] / pairing.divisor_i[i] + pairing.bias_i[i] if known else np.nan
+    return scores[: len(items_c)]
 
 
 @compile_kernel

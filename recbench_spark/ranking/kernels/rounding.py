@@ -13,8 +13,8 @@ import numpy as np
 
 from recbench_spark.core.arrays import Floats, Floats32, Ints, Ints32
 from recbench_spark.core.compiling import compile_kernel, readonly
-from recbench_spark.ranking.kernels.families import DEPTH, GROUPS, UNSIGNED, Bytes, Packed
-from recbench_spark.ranking.kernels.instructions import LANES
+from recbench_spark.ranking.kernels.families import DEPTH, UNSIGNED, Bytes, Packed
+from recbench_spark.ranking.kernels.instructions import GROUPS, LANES
 from recbench_spark.ranking.kernels.products import Products
 
 LEVELS = 127

@@ -8,13 +8,15 @@ import numpy as np
 
 from recbench_spark.core.arrays import Floats, Floats32, Ints, Ints32
 from recbench_spark.core.compiling import compile_kernel
+from recbench_spark.ranking.kernels.instructions import LANES, ROWS
 from recbench_spark.ranking.kernels.positives import Positives, Tally
 from recbench_spark.ranking.kernels.products import Pairing, exact_score, exact_scores
 from recbench_spark.ranking.kernels.top import TopCandidates, collect
-from recbench_spark.ranking.kernels.word_loops import Whole, scan
+from recbench_spark.ranking.kernels.word_loops import Whole, fetch, multiply, scan
 from recbench_spark.ranking.kernels.words import WordRows, WordTile, fit_rows, limits
 
 _PAIRS = 4096  # undecided pairs stored before they are settled
+_AHEAD = 8  # pairs whose items are fetched
 _FAST = 2.0**-50  # of (dims + 4) (|u| |w| + |b|): float64 sums in any order
 
 
@@ -49,14 +51,45 @@ class OpenPairs(NamedTuple):
 
 def make_open_pairs(width: int) -> OpenPairs:
     """Return room for a tile's row and some pairs more."""
-    room = width + _PAIRS
+    room = width + _PAIRS + LANES
     return OpenPairs(
         np.empty(room, np.int64), np.empty(room, np.int32), np.empty(width, np.int64), np.empty(width)
     )
 
 
 @compile_kernel
-def scan_tile(
+def count_tile(
+    found_rt: Whole,
+    users_u: Ints,
+    tile: WordTile,
+    sides: WordRows,
+    known: tuple[Pairing, Positives, Floats],
+    hidden: Hidden,
+    limits_: tuple[int, int],
+    progress: tuple[Tally, TopCandidates, OpenPairs],
+) -> None:
+    """Count one tile of items for all users, some at a time.
+
+    Args:
+        found_rt: room for the products, int16 or int32 (users at a time, padded items).
+        users_u: the users.
+        tile: the items.
+        sides: the users as whole numbers, with `found_rt`'s rows more.
+        known: vectors, lists and positives' scores.
+        hidden: masked items' places.
+        limits_: cut-off and length of lists.
+        progress: counts, lists and room for undecided pairs.
+    """
+    for at in range(0, len(users_u), len(found_rt)):
+        users_r = users_u[at : at + len(found_rt)]
+        end = at + -(-len(users_r) // ROWS) * ROWS
+        part = WordRows(sides.rows[at:end], sides.scale[at:end], sides.error[at:end])
+        multiply(tile.packed, part.rows, tile.size.bits, found_rt[: end - at])
+        _scan_tile(found_rt, users_r, tile, part, known, hidden, limits_, progress)
+
+
+@compile_kernel
+def _scan_tile(
     found_rt: Whole,
     users_r: Ints,
     tile: WordTile,
@@ -66,7 +99,7 @@ def scan_tile(
     limits_: tuple[int, int],
     progress: tuple[Tally, TopCandidates, OpenPairs],
 ) -> None:
-    """Count one tile of products, (users, items from `tile.start`)."""
+    """Compare products of some users with a tile's items."""
     pairing, plan, _ = known
     (cutoff, top_k), (tally, work, open_pairs) = limits_, progress
     halves, size, items_t = found_rt.itemsize == 2, tile.size, tile.items_t
@@ -127,11 +160,10 @@ def _count_rows(
     open_pairs.user_t[:] = -1
     end = 0
     for r in range(len(users_r)):
-        unit, bound, slack = fits[r, 0], fits[r, 1], fits[r, 2]
         for s in range(offsets[users_r[r]], offsets[users_r[r] + 1]):
             if above_s[s] >= cutoff:
                 continue
-            low, high = limits(scores_s[s], unit, bound, slack, most)
+            low, high = limits(scores_s[s], fits[r], most)
             above, stop = scan(found_rt, r, low, high, places, end)
             above_s[s] += above
             for n in range(end, stop):
@@ -170,6 +202,7 @@ def _settle(
     above_s, near = tally.above, _FAST * (vectors_ud.shape[1] + 4)
     for n in range(count):
         s, t = slots[n], places[n]
+        fetch(vectors_id, items_t[places[min(n + _AHEAD, count - 1)]])
         u, score, item = slot_users[s], scores_s[s], items_t[t]
         if user_t[t] != u:
             bias = bias_i[item]

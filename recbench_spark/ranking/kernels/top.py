@@ -6,38 +6,46 @@ from typing import NamedTuple
 
 import numpy as np
 
-from recbench_spark.core.arrays import Bools, Floats, Ints, Ints32
+from recbench_spark.core.arrays import Floats, Ints, Ints32
 from recbench_spark.core.compiling import compile_kernel
-from recbench_spark.ranking.kernels.products import Pairing
-from recbench_spark.ranking.kernels.word_loops import Whole, scan
-from recbench_spark.ranking.kernels.words import limits
+from recbench_spark.ranking.kernels.products import Pairing, Products, score_items
+from recbench_spark.ranking.kernels.word_loops import BLOCK, Whole, fetch, scan
+from recbench_spark.ranking.kernels.words import TINY, limits
 
 _ROOM = 256  # candidates beyond twice K
+_PAD = 32  # scores compared at once
 _FEW = 512  # candidates up to which counting orders them faster than a sort
+_MOST = 2**31 - 1  # a candidate's largest low, in units
+_LEVELS = 2.0**30  # units up to the largest score
 
 
 class TopCandidates(NamedTuple):
     """Each user's candidates for the first K, kept between tiles.
 
-    A score lies within [low, low + width). `cut`: K candidates have at least this score.
+    A score lies within [low, low + width), in whole units of the user. `cut`: K candidates have at least
+    this score. Rows of `low` are padded with numbers below all others.
     """
 
     items: Ints32
-    low: Floats
+    low: Ints32
     counts: Ints
-    cut: Floats
-    width: Floats
+    cut: Ints
+    width: Ints
+    unit: Floats
 
 
-def make_work(users: int, top_k: int) -> TopCandidates:
+def make_work(products: Products, pairing: Pairing, top_k: int) -> TopCandidates:
     """Return the state before the first tile."""
-    room = 2 * top_k + _ROOM if top_k else 0
+    users, length_t = len(pairing.length_u), products.order.length_t
+    room = -(-(2 * top_k + _ROOM) // BLOCK) * BLOCK if top_k else 0
+    largest = pairing.length_u * length_t.max(initial=0.0) + np.abs(products.bias_i).max(initial=0.0)
     return TopCandidates(
         items=np.empty((users, room), np.int32),
-        low=np.empty((users, room)),
+        low=np.full((users, room), -_MOST - 1, np.int32),
         counts=np.zeros(users, np.int64),
-        cut=np.full(users, -np.inf),
-        width=np.zeros(users),
+        cut=np.full(users, -_MOST),
+        width=np.zeros(users, np.int64),
+        unit=np.maximum(largest / _LEVELS, TINY),
     )
 
 
@@ -56,35 +64,51 @@ def collect(
 
     The K-th best so far is their limit; full lists are compacted.
     """
-    (most, top_k), (items_uc, low_uc, count_u, cut_u, width_u) = limits_, work
+    most, top_k = limits_
+    items_uc, low_uc, count_u, cut_u = work.items, work.low, work.counts, work.cut
     for r in range(len(users_r)):
-        u, unit, bound, slack = users_r[r], fits[r, 0], fits[r, 1], fits[r, 2]
-        width_u[u] = max(width_u[u], unit * slack + 2.0 * bound)
-        if cut_u[u] == -np.inf:
-            kth = _find_kth(found_rt, r, most, top_k, places)
-            if kth > -most:
-                cut_u[u] = kth * unit - bound
-        low, count = limits(cut_u[u], unit, bound, slack, most)[0], count_u[u]
+        u, unit = users_r[r], work.unit[users_r[r]]
+        own, bound = fits[r, 0] / unit, fits[r, 1] / unit + 1.0  # one unit more covers the roundings
+        work.width[u] = max(work.width[u], int(min(own * fits[r, 2] + 2.0 * bound, _LEVELS)) + 1)
+        if cut_u[u] == -_MOST:
+            kth = _find_kth(found_rt, r, (-most, most), top_k)
+            cut_u[u] = max(cut_u[u], _whole(kth * own - bound)) if kth > -most else cut_u[u]
+        low, count = _limit(u, fits[r], most, work), count_u[u]
         _, end = scan(found_rt, r, low, most, places, 0)
-        for n in range(end):
-            product = found_rt[r, places[n]]
-            if product >= low and count == items_uc.shape[1]:
-                count_u[u] = count
-                _compact(u, pairing, top_k, work)
-                count, low = count_u[u], limits(cut_u[u], unit, bound, slack, most)[0]
-            if product >= low:
-                items_uc[u, count], low_uc[u, count] = items_t[places[n]], product * unit - bound
-                count += 1
+        first = 0
+        while first < end:
+            some = min(end - first, items_uc.shape[1] - count)
+            for n in range(some):
+                t = np.uint32(places[first + n])
+                items_uc[u, count + n] = items_t[t]
+                low_uc[u, count + n] = _whole(found_rt[r, t] * own - bound)
+            first, count = first + some, count + some
+            if count > 2 * top_k + _ROOM // 4:
+                count = _compact(u, count, pairing, top_k, work)
         count_u[u] = count
 
 
 @compile_kernel
-def _find_kth(found_rt: Whole, r: int, most: int, top_k: int, places: Ints32) -> int:
-    """Return a limit that K products reach, and few more; -most: none."""
-    low, high = -most, most
+def _whole(low: float) -> np.int32:
+    return np.int32(np.floor(min(max(low, -_LEVELS), _LEVELS)))
+
+
+@compile_kernel
+def _limit(u: int, fit_4: Floats, most: int, work: TopCandidates) -> int:
+    """Return the least product that may have a score within the cut."""
+    return limits((work.cut[u] - 1) * work.unit[u], fit_4, most)[0] if work.cut[u] > -_MOST else -most
+
+
+@compile_kernel
+def _find_kth(rows: Whole, r: int, ends: tuple[int, int], top_k: int) -> int:
+    """Return a limit that K numbers in a row reach, and few more.
+
+    It lies within `ends`; the first of them if fewer reach any other.
+    """
+    (low, high), none = ends, np.empty(0, np.int32)
     while high - low > 1:
         middle = (low + high) // 2
-        reached, _ = scan(found_rt, r, middle, middle, places, 0)
+        reached, _ = scan(rows, r, middle, middle, none, 0)
         if reached < top_k:
             high = middle
         else:
@@ -95,80 +119,36 @@ def _find_kth(found_rt: Whole, r: int, most: int, top_k: int, places: Ints32) ->
 
 
 @compile_kernel
-def _find_kth_low(lows: Floats, top_k: int) -> float:
-    """Return a limit that K of these numbers reach, and few more."""
-    low, high = np.min(lows), np.max(lows)
-    for _ in range(64):
-        middle, reached = 0.5 * low + 0.5 * high, 0
-        for n in range(len(lows)):
-            reached += lows[n] >= middle
-        if reached < top_k:
-            high = middle
-        else:
-            low = middle
-            if reached <= top_k + top_k // 8:
-                break
-    return low
-
-
-@compile_kernel
-def _compact(u: int, pairing: Pairing, top_k: int, work: TopCandidates) -> None:
-    """Drop candidates certainly beaten by K others.
+def _compact(u: int, count: int, pairing: Pairing, top_k: int, work: TopCandidates) -> int:
+    """Drop candidates certainly beaten by K others; return how many stay.
 
     If many stay, those which K others beat exactly are dropped too.
     """
-    count = work.counts[u]
-    work.cut[u] = max(work.cut[u], _find_kth_low(work.low[u, :count], top_k))
-    _keep(u, work.low[u, :count] + work.width[u] >= work.cut[u], work)
-    count = work.counts[u]
-    if count > len(work.items[u]) - _ROOM // 4:
-        items, scores = _score_best(u, pairing, work.items[u, :count], top_k)
-        work.items[u, : len(items)], work.low[u, : len(items)] = items, scores
-        work.counts[u], work.cut[u] = len(items), max(work.cut[u], scores[-1])
-
-
-@compile_kernel
-def _keep(u: int, kept: Bools, work: TopCandidates) -> None:
-    at = 0
-    for c in range(len(kept)):
-        if kept[c]:
-            work.items[u, at], work.low[u, at] = work.items[u, c], work.low[u, c]
-            at += 1
-    work.counts[u] = at
-
-
-def _sum_in_order(u: int, pairing: Pairing, items: Ints32) -> Floats:
-    """Return `products.exact_score` for a user's items.
-
-    Four sums run side by side: each addition waits for the one before.
-    """
-    scores, users, rows = np.empty(len(items)), pairing.vectors_ud, pairing.vectors_id
-    last = len(items) - 1
-    for n in range(0, len(items), 4):
-        a, b, c, e = items[n], items[min(n + 1, last)], items[min(n + 2, last)], items[min(n + 3, last)]
-        sum_a, sum_b, sum_c, sum_e = 0.0, 0.0, 0.0, 0.0
-        for d in range(users.shape[1]):
-            user = np.float64(users[u, d])
-            sum_a += user * np.float64(rows[a, d])
-            sum_b += user * np.float64(rows[b, d])
-            sum_c += user * np.float64(rows[c, d])
-            sum_e += user * np.float64(rows[e, d])
-        sums = (sum_a, sum_b, sum_c, sum_e)
-        for k in range(min(4, len(items) - n)):
-            item = items[n + k]
-            scores[n + k] = sums[k] / pairing.divisor_i[item] + pairing.bias_i[item]
-    return scores
-
-
-_exact_scores = compile_kernel(_sum_in_order, fastmath={"contract"})  # products are exact: the same bits
+    items, low = work.items[u], work.low[u]
+    some = work.low[u : u + 1, : -(-count // BLOCK) * BLOCK]
+    work.cut[u] = max(work.cut[u], _find_kth(some, 0, (work.cut[u], int(_LEVELS) + 1), top_k))
+    least, at = work.cut[u] - work.width[u], 0
+    for c in range(count):
+        items[at], low[at], kept = items[c], low[c], low[c] >= least
+        at += kept
+    if at > len(items) - _ROOM // 4:
+        best_items, scores = _score_best(u, pairing, items[:at], top_k)
+        at = len(best_items)
+        for c in range(at):
+            items[c], low[c] = best_items[c], _whole(scores[c] / work.unit[u] - 1.0)
+        work.cut[u] = max(work.cut[u], low[at - 1])
+    low[at:] = -_MOST - 1
+    return at
 
 
 @compile_kernel
 def _score_best(u: int, pairing: Pairing, items: Ints32, top_k: int) -> tuple[Ints32, Floats]:
     """Return the first K candidates and their exact scores."""
-    scores = _exact_scores(u, pairing, items)
+    scores = score_items(pairing, u, items)
     best_items, best_scores = np.full_like(items, -1), np.empty_like(scores)
-    if len(items) > _FEW or not _place_all(items, scores, best_items, best_scores):
+    padded = np.full(-(-len(scores) // _PAD) * _PAD, -np.inf)
+    padded[: len(scores)] = scores
+    if len(items) > _FEW or not _place_all(items, padded, best_items, best_scores):
         by_item = np.argsort(items)
         best = by_item[np.argsort(-scores[by_item], kind="mergesort")]
         best_items[:], best_scores[:] = items[best], scores[best]
@@ -177,7 +157,10 @@ def _score_best(u: int, pairing: Pairing, items: Ints32, top_k: int) -> tuple[In
 
 @compile_kernel
 def _place_all(items: Ints32, scores: Floats, best_items: Ints32, best_scores: Floats) -> bool:
-    """Order some candidates by counting; false if many scores are equal."""
+    """Order some candidates by counting; false if many scores are equal.
+
+    `scores` are padded, so vectors compare all.
+    """
     steps = 0
     for n in range(len(items)):
         item, at = items[n], _count_above(scores, scores[n])
@@ -204,10 +187,8 @@ def _count_above(scores: Floats, score: float) -> int:
 def finish_lists(users_u: Ints, pairing: Pairing, top_k: int, work: TopCandidates) -> tuple[Ints, Floats]:
     """Return each user's first K candidates by exact score."""
     for u in users_u:
-        count = work.counts[u]
-        if count > top_k:
-            cut = _find_kth_low(work.low[u, :count], top_k)
-            _keep(u, work.low[u, :count] + work.width[u] >= cut, work)
+        if work.counts[u] > top_k:
+            work.counts[u] = _compact(u, work.counts[u], pairing, top_k, work)
     return sort_best(users_u, pairing, work.items[users_u], work.counts[users_u], top_k)
 
 
@@ -219,6 +200,8 @@ def sort_best(
     top_items = np.full((len(users_u), top_k), -1, np.int64)
     top_scores = np.full((len(users_u), top_k), np.nan)
     for r in range(len(users_u)):
+        for c in range(count_u[r + 1] if r + 1 < len(users_u) else 0):
+            fetch(pairing.vectors_id, items_uc[r + 1, c])
         items, scores = _score_best(users_u[r], pairing, items_uc[r, : count_u[r]], top_k)
         top_items[r, : len(items)], top_scores[r, : len(items)] = items, scores
     return top_items, top_scores

@@ -34,25 +34,17 @@ def _emit_block(writer: Writer, _: Any, group: Any, row: Any) -> None:
         for g in range(WIDTH)
     ]
     users = [writer.at(writer.read(USERS), one, builder.mul(steps, llvm.LONG(4))) for one in rows]
-    before, loop, end = builder.block, builder.append_basic_block(), builder.append_basic_block()
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    step = builder.phi(llvm.LONG)
-    step.add_incoming(llvm.LONG(0), before)
-    sums = [builder.phi(llvm.WORDS) for _ in grid]
-    items_g = [writer.load(llvm.WORDS, writer.at(one, step, 64)) for one in items]
-    totals = []
-    for total, (u, g) in zip(sums, grid, strict=True):
-        if g == 0:
-            user = writer.spread(writer.load(llvm.WORD, writer.at(users[u], step, 4)))
-        totals.append(writer.call("llvm.x86.avx512.vpdpbusd.512", llvm.WORDS, total, items_g[g], user))
-    following = builder.add(step, llvm.LONG(1))
-    step.add_incoming(following, loop)
-    for total, start, more in zip(sums, starts, totals, strict=True):
-        total.add_incoming(start, before)
-        total.add_incoming(more, loop)
-    builder.cbranch(builder.icmp_signed("<", following, steps), loop, end)
-    builder.position_at_end(end)
+
+    def add(step: Any, sums: list[Any]) -> tuple[Any, list[Any]]:
+        items_g = [writer.load(llvm.WORDS, writer.at(one, step, 64)) for one in items]
+        users_u = [writer.spread(writer.load(llvm.WORD, writer.at(one, step, 4))) for one in users]
+        totals = [
+            writer.call("llvm.x86.avx512.vpdpbusd.512", llvm.WORDS, total, items_g[g], users_u[u])
+            for total, (u, g) in zip(sums, grid, strict=True)
+        ]
+        return builder.add(step, llvm.LONG(1)), totals
+
+    totals = writer.repeat(llvm.LONG(0), steps, starts, add)
     for u in range(TOGETHER):
         writer.append_reaching([(rows[u], group, totals[WIDTH * u : WIDTH * (u + 1)])])
 

@@ -1,35 +1,40 @@
 """Loops in LLVM's vector language, behind `word_loops`.
 
-Its vectors have fixed lengths; a machine with narrower registers uses several for one. Addresses are whole
-numbers, in bytes.
+Its vectors have fixed lengths; a machine with narrower registers uses several for one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, TypeVar
+from typing import Any
 
 from llvmlite import ir
-from numba import extending, types
-from numba.core import cgutils
+from numba import types
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-Value: TypeAlias = Any
-"""A value in LLVM's language."""
-
-intrinsic: Callable[[Function], Any] = extending.intrinsic
-
-LANES = 16
-"""Items in a group: a vector has two 16-bit numbers of each."""
-
-ROWS, GROUPS, CHUNK = 6, 4, 32
-"""Rows and groups multiplied together, and pairs of dimensions added before a shift."""
+from recbench_spark.ranking.kernels.instructions import (
+    BIT,
+    CHUNK,
+    GROUPS,
+    HALF,
+    LANES,
+    LONG,
+    NOTHING,
+    POINTER,
+    REAL,
+    ROWS,
+    SIDES,
+    WORD,
+    WORDS,
+    ZEROS,
+    Value,
+    Writer,
+    intrinsic,
+)
 
 _NARROW = (2, 2)  # rows and groups multiplied together where registers have less than 64 bytes
-_I1, _I16, _I32, _I64 = (ir.IntType(bits) for bits in (1, 16, 32, 64))
-_SUMS, _PAIRS, _PRODUCTS = (
-    ir.VectorType(of, n) for of, n in ((_I32, LANES), (_I16, 2 * LANES), (_I32, 2 * LANES))
-)
+_LINE = 64  # bytes in a line of the cache
+_PAIRS, _PRODUCTS = ir.VectorType(HALF, 2 * LANES), ir.VectorType(WORD, 2 * LANES)
+_SINGLES, _REALS = ir.VectorType(REAL, SIDES), ir.VectorType(ir.DoubleType(), SIDES)
 
 
 @intrinsic
@@ -37,93 +42,89 @@ def multiply_block(context: Any, packed: Any, rows: Any, out: Any, group: Any, r
     """Multiply ROWS rows from `row` by GROUPS groups from `group`."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Value:
+        writer = Writer(builder)
         (items, pairs), (users, dims), (out, width) = (
-            _open_array(context, builder, signature, arguments, at) for at in range(3)
+            writer.open(context, signature, arguments, at) for at in range(3)
         )
-        pairs = builder.lshr(dims, _I64(1))
+        pairs = builder.lshr(dims, LONG(1))
         group, row, shift = arguments[3:]
-        shift, size = _repeat(builder, shift, _SUMS), signature.args[2].dtype.bitwidth // 8
+        shift, size = writer.spread(shift), signature.args[2].dtype.bitwidth // 8
+        group_size, row_size, out_size = (
+            builder.mul(count, LONG(step)) for count, step in ((pairs, 4 * LANES), (dims, 2), (width, size))
+        )
         wide = "+avx512bw" in context.codegen().magic_tuple()[2]
         more_rows, more_groups = (ROWS, GROUPS) if wide else _NARROW
         for r in range(0, ROWS, more_rows):
-            rows = [builder.add(row, _I64(r + n)) for n in range(more_rows)]
-            users_at = [_move(builder, users, one, dims, 2) for one in rows]
+            rows = [builder.add(row, LONG(r + n)) for n in range(more_rows)]
+            users_at = [writer.at(users, one, row_size) for one in rows]
             for g in range(0, GROUPS, more_groups):
-                groups = [builder.add(group, _I64(g + n)) for n in range(more_groups)]
-                items_at = [_move(builder, items, one, pairs, 4 * LANES) for one in groups]
-                ends = [
-                    _move(builder, _move(builder, out, one, width, size), groups[0], _I64(LANES), size)
-                    for one in rows
-                ]
-                _build_products(builder, (users_at, items_at), (pairs, shift), ends, size)
+                groups = [builder.add(group, LONG(g + n)) for n in range(more_groups)]
+                items_at = [writer.at(items, one, group_size) for one in groups]
+                ends = [writer.at(writer.at(out, one, out_size), groups[0], LANES * size) for one in rows]
+                _write_products(writer, (users_at, items_at), (pairs, shift), ends, size)
         return context.get_dummy_value()
 
     return types.void(packed, rows, out, group, row, types.int32), build
 
 
-def _build_products(
-    builder: Any,
+def _write_products(
+    writer: Writer,
     sides: tuple[list[Value], list[Value]],
     counts: tuple[Value, Value],
     ends: list[Value],
     size: int,
 ) -> None:
-    """Build the sums over dimensions, and write them.
+    """Write sums over dimensions.
 
     More than one chunk takes a loop over chunks, whose sums are shifted and added.
     """
-    (users, items), (pairs, shift) = sides, counts
-    zeros = [ir.Constant(_SUMS, [0] * LANES)] * (len(users) * len(items))
+    builder, (users, items), (pairs, shift) = writer.builder, sides, counts
+    zeros = [ZEROS] * (len(users) * len(items))
 
     def add_pair(pair: Value, sums: list[Value]) -> tuple[Value, list[Value]]:
-        items_g = [_load(builder, _move(builder, at, pair, _I64(1), 4 * LANES), _PAIRS) for at in items]
-        users_r = [_load(builder, _move(builder, at, pair, _I64(1), 4), _I32) for at in users]
-        both_r = [builder.bitcast(_repeat(builder, user, _SUMS), _PAIRS) for user in users_r]
+        items_g = [writer.load(_PAIRS, writer.at(one, pair, 4 * LANES)) for one in items]
+        users_r = [writer.spread(writer.load(WORD, writer.at(one, pair, 4))) for one in users]
+        both_r = [builder.bitcast(user, _PAIRS) for user in users_r]
         terms = [_multiply_pairs(builder, item, user) for user in both_r for item in items_g]
-        return builder.add(pair, _I64(1)), _add(builder, sums, terms)
+        return builder.add(pair, LONG(1)), list(map(builder.add, sums, terms))
 
     def add_chunk(start: Value, totals: list[Value]) -> tuple[Value, list[Value]]:
-        stop = builder.add(start, _I64(CHUNK))
+        stop = builder.add(start, LONG(CHUNK))
         stop = builder.select(builder.icmp_signed("<", stop, pairs), stop, pairs)
-        sums = _loop(builder, start, stop, zeros, add_pair)
-        return stop, _add(builder, totals, [builder.ashr(one, shift) for one in sums])
+        sums = writer.repeat(start, stop, zeros, add_pair)
+        return stop, [
+            builder.add(one, builder.ashr(more, shift)) for one, more in zip(totals, sums, strict=True)
+        ]
 
-    def write(totals: list[Value]) -> None:
-        for n, end in enumerate(ends):
-            _store(builder, totals[n * len(items) :][: len(items)], end, size)
-
-    with builder.if_else(builder.icmp_signed(">", pairs, _I64(CHUNK))) as (several, single):
-        with several:
-            write(_loop(builder, _I64(0), pairs, zeros, add_chunk))
-        with single:
-            write(_loop(builder, _I64(0), pairs, zeros, add_pair))
-
-
-def _add(builder: Any, left: Sequence[Value], right: Sequence[Value]) -> list[Value]:
-    return [builder.add(one, other) for one, other in zip(left, right, strict=True)]
+    with builder.if_else(builder.icmp_signed(">", pairs, LONG(CHUNK))) as branches:
+        for branch, add in zip(branches, (add_chunk, add_pair), strict=True):
+            with branch:
+                totals = writer.repeat(LONG(0), pairs, zeros, add)
+                for n, end in enumerate(ends):
+                    _store(writer, totals[n * len(items) :][: len(items)], end, size)
 
 
 def _multiply_pairs(builder: Any, left: Value, right: Value) -> Value:
     """Return the sums of two neighbouring products, exact in 32 bits."""
     product = builder.mul(builder.sext(left, _PRODUCTS), builder.sext(right, _PRODUCTS))
     even, odd = (
-        builder.shuffle_vector(product, product, ir.Constant(_SUMS, list(range(at, 2 * LANES, 2))))
+        builder.shuffle_vector(product, product, ir.Constant(WORDS, list(range(at, 2 * LANES, 2))))
         for at in range(2)
     )
     return builder.add(even, odd)
 
 
-def _store(builder: Any, totals: Sequence[Value], at: Value, size: int) -> None:
+def _store(writer: Writer, totals: Sequence[Value], at: Value, size: int) -> None:
     """Write sums, or their upper halves in the order of `word_loops.place`."""
+    builder = writer.builder
     if size == 2:
-        bits, upper = ir.Constant(_SUMS, [16] * LANES), ir.Constant(_SUMS, [-(1 << 16)] * LANES)
+        bits, upper = ir.Constant(WORDS, [16] * LANES), ir.Constant(WORDS, [-(1 << 16)] * LANES)
         totals = [
             builder.or_(builder.lshr(even, bits), builder.and_(odd, upper))
             for even, odd in zip(totals[::2], totals[1::2], strict=True)
         ]
     for n, total in enumerate(totals):
-        place = builder.inttoptr(builder.add(at, _I64(4 * LANES * n)), _SUMS.as_pointer())
-        builder.store(total, place, align=size)
+        writer.store(total, writer.at(at, LONG(n), 4 * LANES))
 
 
 @intrinsic
@@ -131,134 +132,162 @@ def scan_row(context: Any, rows: Any, row: Any, low: Any, high: Any, places: Any
     """Count x >= high in a row; write places with low <= x < high."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Value:
-        (rows, width), (places, _) = (
-            _open_array(context, builder, signature, arguments, n) for n in (0, 4)
-        )
-        kind = ir.IntType(signature.args[0].dtype.bitwidth)
-        vector = ir.VectorType(kind, 4 * LANES * 8 // kind.width)
-        low, high = (_repeat(builder, arguments[n], vector) for n in (2, 3))
-        begin = _move(builder, rows, arguments[1], width, kind.width // 8)
-        blocks = builder.udiv(width, _I64(GROUPS * LANES))
-        return _build_scan(builder, begin, blocks, (low, high), (places, arguments[5]))
+        writer = Writer(builder)
+        (rows, width), (places, _) = (writer.open(context, signature, arguments, n) for n in (0, 4))
+        kind = signature.args[0].dtype.bitwidth
+        low, high = (writer.spread(arguments[n], 8 * 4 * LANES // kind) for n in (2, 3))
+        begin = writer.at(rows, builder.mul(arguments[1], width), kind // 8)
+        blocks = builder.udiv(width, LONG(GROUPS * LANES))
+        write = _compress if "+avx512f," in context.codegen().magic_tuple()[2] else _write_bits
+        return _write_scan(writer, begin, blocks, (low, high), (places, arguments[5]), write=write)
 
     pair = types.UniTuple(types.int64, 2)
     return pair(rows, row, rows.dtype, rows.dtype, places, at), build
 
 
-def _build_scan(
-    builder: Any, row: Value, blocks: Value, limits: tuple[Value, Value], out: tuple[Value, Value]
+def _write_scan(
+    writer: Writer,
+    row: Value,
+    blocks: Value,
+    limits: tuple[Value, Value],
+    out: tuple[Value, Value],
+    *,
+    write: Callable[..., Value],
 ) -> Value:
-    """Build the loop over blocks; only one with a place has a branch."""
-    (low, high), (places, start) = limits, out
+    """Write the loop over blocks; only one with a place has a branch."""
+    builder, (low, high), (places, start) = writer.builder, limits, out
     vector = low.type
     vectors, width = GROUPS * LANES // vector.count, builder.sub(high, low)
-    size = vector.element.width // 8
 
     def compare(block: Value, counts: list[Value]) -> tuple[Value, list[Value]]:
         end, *above = counts
-        at = _move(builder, row, block, _I64(GROUPS * LANES), size)
-        values = [
-            _load(builder, builder.add(at, _I64(size * vector.count * n)), vector) for n in range(vectors)
-        ]
+        at = writer.at(row, block, 4 * LANES * vectors)
+        values = [writer.load(vector, writer.at(at, LONG(n), 4 * LANES)) for n in range(vectors)]
         over = [builder.sext(builder.icmp_signed(">=", one, high), vector) for one in values]
         inside = [builder.icmp_unsigned("<", builder.sub(one, low), width) for one in values]
-        first = builder.mul(block, _I64(GROUPS * LANES))
-        end = _write_places(builder, inside, first, places, end)
-        return builder.add(block, _I64(1)), [
-            end,
-            *(builder.sub(*one) for one in zip(above, over, strict=True)),
-        ]
+        first, before = builder.mul(block, LONG(GROUPS * LANES)), builder.block
+        with builder.if_then(writer.is_any(inside)):
+            more, last = write(writer, inside, first, places, end), builder.block
+        out = builder.phi(LONG)
+        out.add_incoming(end, before)
+        out.add_incoming(more, last)
+        return builder.add(block, LONG(1)), [out, *map(builder.sub, above, over)]
 
     zero = ir.Constant(vector, [0] * vector.count)
-    end, *above = _loop(builder, _I64(0), blocks, [start, *[zero] * vectors], compare)
-    wide = ir.VectorType(_I64, vector.count)
+    end, *above = writer.repeat(LONG(0), blocks, [start, *[zero] * vectors], compare)
+    wide = ir.VectorType(LONG, vector.count)
     total = builder.zext(above[0], wide)
     for one in above[1:]:
         total = builder.add(total, builder.zext(one, wide))
-    name, kind = f"llvm.vector.reduce.add.v{vector.count}i64", ir.FunctionType(_I64, [wide])
-    count = builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [total])
-    return cgutils.pack_array(builder, [count, end])
+    return writer.pack(writer.call(f"llvm.vector.reduce.add.v{vector.count}i64", LONG, total), end)
 
 
-def _write_places(builder: Any, inside: Sequence[Value], first: Value, places: Value, end: Value) -> Value:
-    """Write the places of set lanes from `end` on; return the end."""
-    bits_n = [builder.bitcast(one, ir.IntType(one.type.count)) for one in inside]
-    any_bit = bits_n[0]
-    for one in bits_n[1:]:
-        any_bit = builder.or_(any_bit, one)
-    before = builder.block
-    hit, after = builder.append_basic_block("hit"), builder.append_basic_block("after")
-    builder.cbranch(builder.icmp_unsigned("!=", any_bit, any_bit.type(0)), hit, after)
-    builder.position_at_end(hit)
-    bits = _I64(0)
-    for n, one in enumerate(bits_n):
-        bits = builder.or_(bits, builder.shl(builder.zext(one, _I64), _I64(n * one.type.width)))
+def _write_bits(writer: Writer, inside: Sequence[Value], first: Value, places: Value, end: Value) -> Value:
+    """Write places one by one."""
+    builder, bits = writer.builder, LONG(0)
+    for n, one in enumerate(inside):
+        lanes = builder.zext(builder.bitcast(one, ir.IntType(one.type.count)), LONG)
+        bits = builder.or_(bits, builder.shl(lanes, LONG(n * one.type.count)))
 
     def write(bits: Value, ends: list[Value]) -> tuple[Value, list[Value]]:
-        place = builder.add(first, builder.cttz(bits, _I1(1)))
-        at = _move(builder, places, ends[0], _I64(1), 4)
-        builder.store(builder.trunc(place, _I32), builder.inttoptr(at, _I32.as_pointer()), align=4)
-        rest = builder.and_(bits, builder.sub(bits, _I64(1)))
-        return rest, [builder.add(ends[0], _I64(1))]
+        place = builder.add(first, builder.cttz(bits, BIT(1)))
+        writer.store(builder.trunc(place, WORD), writer.at(places, ends[0], 4))
+        return builder.and_(bits, builder.sub(bits, LONG(1))), [builder.add(ends[0], LONG(1))]
 
-    (last_end,) = _loop(builder, bits, None, [end], write)
-    last = builder.block
-    builder.branch(after)
-    builder.position_at_end(after)
-    out = builder.phi(_I64)
-    out.add_incoming(end, before)
-    out.add_incoming(last_end, last)
-    return out
+    return writer.repeat(bits, None, [end], write)[0]
 
 
-def _loop(
-    builder: Any,
-    first: Value,
-    stop: Value | None,
-    values: Sequence[Value],
-    body: Callable[[Value, list[Value]], tuple[Value, list[Value]]],
-) -> list[Value]:
-    """Build a loop that runs once at least; return its last values.
-
-    It runs while the index is below `stop`, or without one until the index is 0.
-    """
-    entry = builder.block
-    loop, end = builder.append_basic_block("loop"), builder.append_basic_block("end")
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    index, kept = builder.phi(_I64), [builder.phi(one.type) for one in values]
-    following, new = body(index, list(kept))
-    for phi, start, next_value in zip([index, *kept], [first, *values], [following, *new], strict=True):
-        phi.add_incoming(start, entry)
-        phi.add_incoming(next_value, builder.block)
-    more = (
-        builder.icmp_unsigned("!=", following, _I64(0))
-        if stop is None
-        else builder.icmp_signed("<", following, stop)
-    )
-    builder.cbranch(more, loop, end)
-    builder.position_at_end(end)
-    return new
+def _compress(writer: Writer, inside: Sequence[Value], first: Value, places: Value, end: Value) -> Value:
+    """Write places LANES at a time, without a branch; the last ones are overwritten."""
+    builder, begin = writer.builder, writer.spread(writer.builder.trunc(first, WORD))
+    for at in range(0, GROUPS * LANES, LANES):
+        one, lane = inside[at // inside[0].type.count], at % inside[0].type.count
+        lanes, steps = (ir.Constant(WORDS, list(range(n, n + LANES))) for n in (lane, at))
+        mask = builder.shuffle_vector(one, one, lanes)
+        end = writer.compress(mask, end, (builder.add(begin, steps), places))
+    return end
 
 
-def _open_array(context: Any, builder: Any, signature: Any, arguments: Any, at: int) -> tuple[Value, Value]:
-    """Return an array's address and last length."""
-    array = context.make_array(signature.args[at])(context, builder, arguments[at])
-    last = builder.extract_value(array.shape, signature.args[at].ndim - 1)
-    return builder.ptrtoint(array.data, _I64), last
+@intrinsic
+def sum_block(context: Any, users: Any, rows: Any, items: Any, sums: Any, at: Any) -> Any:
+    """Write SIDES exact sums from `at` on: rows stand side by side."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Value:
+        writer = Writer(builder)
+        (user, _), (rows, dims), (items, _), (sums, _) = (
+            writer.open(context, signature, arguments, n) for n in range(4)
+        )
+        items_at, size = writer.at(items, arguments[4], 4), builder.mul(dims, LONG(4))
+        item_n = [writer.load(WORD, writer.at(items_at, LONG(n), 4)) for n in range(SIDES)]
+        rows_n = [writer.at(rows, builder.zext(one, LONG), size) for one in item_n]
+        total = _write_sums(writer, user, rows_n, dims)
+        writer.store(total, writer.at(sums, arguments[4], 8))
+        return context.get_dummy_value()
+
+    return types.void(users, rows, items, sums, at), build
 
 
-def _move(builder: Any, address: Value, count: Value, length: Value, size: int) -> Value:
-    """Return the address after `count` rows of `length` entries."""
-    return builder.add(address, builder.mul(builder.mul(count, length), _I64(size)))
+def _write_sums(writer: Writer, user: Value, rows_n: list[Value], dims: Value) -> Value:
+    """Write sums by SIDES dimensions, then by single ones."""
+    builder = writer.builder
+
+    def add(total: Value, column: Value, d: Value) -> Value:
+        one = writer.spread(writer.load(_REALS.element, writer.at(user, d, 8)), SIDES)
+        product = builder.fmul(builder.fpext(column, _REALS), one, flags=("contract",))
+        return builder.fadd(total, product, flags=("contract",))
+
+    def add_block(block: Value, sums: list[Value]) -> tuple[Value, list[Value]]:
+        total, d = sums[0], builder.mul(block, LONG(SIDES))
+        parts = [writer.load(_SINGLES, writer.at(row, d, 4)) for row in rows_n]
+        for n, column in enumerate(_transpose(builder, parts)):
+            total = add(total, column, builder.add(d, LONG(n)))
+        return builder.add(block, LONG(1)), [total]
+
+    def add_dim(d: Value, sums: list[Value]) -> tuple[Value, list[Value]]:
+        column = ir.Constant(_SINGLES, ir.Undefined)
+        for n, row in enumerate(rows_n):
+            column = builder.insert_element(column, writer.load(REAL, writer.at(row, d, 4)), WORD(n))
+        return builder.add(d, LONG(1)), [add(sums[0], column, d)]
+
+    blocks, zeros = builder.udiv(dims, LONG(SIDES)), ir.Constant(_REALS, [0.0] * SIDES)
+    sums = writer.repeat_any(LONG(0), blocks, [zeros], add_block)
+    return writer.repeat_any(builder.mul(blocks, LONG(SIDES)), dims, sums, add_dim)[0]
 
 
-def _load(builder: Any, address: Value, kind: Any) -> Value:
-    return builder.load(builder.inttoptr(address, kind.as_pointer()), align=2)
+def _transpose(builder: Any, rows: list[Value]) -> list[Value]:
+    """Swap rows and lanes, in blocks of half the size each time."""
+    step = SIDES // 2
+    while step:
+        for n in range(SIDES):
+            if not n & step:
+                upper, lower = rows[n], rows[n + step]
+                left = [SIDES + k - step if k & step else k for k in range(SIDES)]
+                right = [SIDES + k if k & step else k + step for k in range(SIDES)]
+                rows[n], rows[n + step] = (
+                    builder.shuffle_vector(upper, lower, ir.Constant(ir.VectorType(WORD, SIDES), places))
+                    for places in (left, right)
+                )
+        step //= 2
+    return rows
 
 
-def _repeat(builder: Any, value: Value, vector: Any) -> Value:
-    """Return a vector of one number."""
-    one = builder.insert_element(ir.Constant(vector, ir.Undefined), value, _I32(0))
-    lanes = ir.Constant(ir.VectorType(_I32, vector.count), [0] * vector.count)
-    return builder.shuffle_vector(one, one, lanes)
+@intrinsic
+def fetch_row(context: Any, rows: Any, item: Any) -> Any:
+    """Ask the cache for a row that will be read soon."""
+
+    def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Value:
+        writer = Writer(builder)
+        rows, dims = writer.open(context, signature, arguments, 0)
+        start, how = writer.at(rows, builder.mul(arguments[1], dims), 4), (WORD(0), WORD(2), WORD(1))
+
+        def fetch(line: Value, _: list[Value]) -> tuple[Value, list[Value]]:
+            at = builder.inttoptr(writer.at(start, line, _LINE), POINTER)
+            writer.call("llvm.prefetch.p0i8", NOTHING, at, *how)  # to read, into the second cache, data
+            return builder.add(line, LONG(1)), []
+
+        numbers = _LINE // 4
+        lines = builder.udiv(builder.add(dims, LONG(numbers - 1)), LONG(numbers))
+        writer.repeat_any(LONG(0), lines, [], fetch)
+        return context.get_dummy_value()
+
+    return types.void(rows, types.int64), build

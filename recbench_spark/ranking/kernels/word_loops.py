@@ -13,16 +13,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from recbench_spark.core.arrays import Floats, Floats32, Ints32
 from recbench_spark.core.compiling import compile_kernel
+from recbench_spark.ranking.kernels.instructions import CHUNK, GROUPS, LANES, ROWS, SIDES
 
 Words = npt.NDArray[np.int16]
 Whole: TypeAlias = npt.NDArray[np.int16] | npt.NDArray[np.int32]
-
-LANES, ROWS, GROUPS, CHUNK = 16, 6, 4, 32
-"""Items in a group; rows and groups multiplied together; pairs of dimensions added before a shift.
-
-`word_instructions`, which needs numba, has the same numbers.
-"""
 
 BLOCK = LANES * GROUPS
 """Products compared together."""
@@ -55,10 +51,28 @@ def scan_plain(rows_rt: Whole, r: int, low: int, high: int, *out: Any) -> tuple[
     return int(np.count_nonzero(rows_rt[r] >= high)), at + len(within)
 
 
+def add_plain(user_d: Floats, rows_nd: Floats32, items: Ints32, sums: Floats) -> None:
+    """Write exact sums as `add_in_order`."""
+    for n in range(len(items)):
+        total = 0.0
+        for user, item in zip(user_d, rows_nd[items[n]], strict=True):
+            total += user * np.float64(item)
+        sums[n] = total
+
+
+def fetch_plain(rows_nd: Floats32, item: int) -> None:
+    """Do nothing where `fetch` asks the cache for a row."""
+
+
 try:
-    from recbench_spark.ranking.kernels.word_instructions import multiply_block, scan_row
+    from recbench_spark.ranking.kernels.word_instructions import (
+        fetch_row,
+        multiply_block,
+        scan_row,
+        sum_block,
+    )
 except ImportError:  # without numba
-    multiply, scan = multiply_plain, scan_plain
+    multiply, scan, add_in_order, fetch = multiply_plain, scan_plain, add_plain, fetch_plain
 else:
 
     @compile_kernel
@@ -88,10 +102,28 @@ else:
             rows_rt: products, BLOCK in a row or a multiple.
             r: the row.
             low, high: places with low <= x < high are written, rising.
-            places: int32, with room for a row from `at` on.
+            places: int32, with room for a row and LANES more from `at` on.
         """
         above, end = scan_row(rows_rt, r, low, high, places, at)
         return above, end
+
+    @compile_kernel
+    def add_in_order(user_d: Floats, rows_nd: Floats32, items: Ints32, sums: Floats) -> None:
+        """Write a user's products with some rows, added in index order.
+
+        Args:
+            user_d: the user's numbers.
+            rows_nd: all rows.
+            items: int32, which of them, SIDES or a multiple.
+            sums: overwritten.
+        """
+        for at in range(0, len(items), SIDES):
+            sum_block(user_d, rows_nd, items, sums, at)
+
+    @compile_kernel
+    def fetch(rows_nd: Floats32, item: int) -> None:
+        """Ask the cache for a row that will be read soon."""
+        fetch_row(rows_nd, item)
 
 
 @compile_kernel

@@ -34,16 +34,9 @@ import numpy as np
 
 from recbench_spark.core.arrays import Floats, Floats32, Ints
 from recbench_spark.core.compiling import compile_kernel
+from recbench_spark.ranking.kernels.instructions import CHUNK, LANES
 from recbench_spark.ranking.kernels.products import Order, Products
-from recbench_spark.ranking.kernels.word_loops import (
-    BLOCK,
-    CHUNK,
-    LANES,
-    Whole,
-    Words,
-    make_aligned,
-    pack,
-)
+from recbench_spark.ranking.kernels.word_loops import BLOCK, Whole, Words, make_aligned, pack
 
 KEPT = 2**28
 """Most bytes of rounded items kept with a model; more are rounded anew for each block of users."""
@@ -51,18 +44,19 @@ KEPT = 2**28
 _DIMS = 2 * CHUNK  # in a part
 _LEVELS = 2.0**15 - 8.0  # largest length in a part: rounding adds 4 at most
 _MOST_BIAS = 2.0**30 - 8.0  # beside a product below 2^30
-_TINY = 2.0**-1000
+TINY = 2.0**-1000
 _ROUNDING = 2.0**-50  # of (dims + 16) (|u| L + B): float64 roundings of scores, errors and limits
 
 
 class TileSize(NamedTuple):
-    """A tile's scale c, error e, length L, largest |b|; the vectors' length."""
+    """A tile's scale c, error e, length L, largest |b|; dimensions, and bits of shift."""
 
     scale: float
     error: float
     length: float
     bias: float
     dims: int
+    bits: int
 
 
 class WordTile(NamedTuple):
@@ -149,7 +143,9 @@ def make_tile(products: Products, start: int, stop: int) -> WordTile:
     packed = make_aligned(groups * pairs * 2 * LANES, np.int16).reshape(groups, pairs, 2 * LANES)
     halves = not products.has_biases
     scale, error = _round_items(products.vectors_id, products.divisor_i, items_t, halves, packed)
-    size = TileSize(scale, error, float(order.length_t[start]), bias, products.dims)
+    size = TileSize(
+        scale, error, float(order.length_t[start]), bias, products.dims, part_bits(products.dims)
+    )
     return WordTile(start, items_t, bias_t if bias else bias_t[:0], packed, size)
 
 
@@ -221,7 +217,7 @@ def fit(own: float, scale: float, error: float, size: TileSize, halves: bool) ->
     if halves:
         unit, slack = unit * 65536.0, 1.0 + slack / 65536.0
     if unit == 0.0:  # all products are 0, on any scale
-        unit = max(size.bias / _MOST_BIAS, _TINY)
+        unit = max(size.bias / _MOST_BIAS, TINY)
     elif size.bias > _MOST_BIAS * unit:
         more = np.ceil(np.log2(size.bias / _MOST_BIAS / unit))
         bits = 31 if more > 30.0 else int(more)
@@ -236,26 +232,29 @@ def fit(own: float, scale: float, error: float, size: TileSize, halves: bool) ->
 def fit_rows(
     found_rt: Whole, users_r: Ints, length_u: Floats, sides: WordRows, size: TileSize, bias_t: Floats
 ) -> Floats:
-    """Add biases to a tile's products; return g, E and f, (rows, 3)."""
+    """Add biases to a tile's products; return g, E, f and 1 / g, (rows, 4)."""
     fits, halves, scale_r, error_r = (
-        np.empty((len(users_r), 3)),
+        np.empty((len(users_r), 4)),
         found_rt.itemsize == 2,
         sides.scale,
         sides.error,
     )
     for r in range(len(users_r)):
         on = fit(length_u[users_r[r]], scale_r[r], error_r[r], size, halves)
-        fits[r, 0], fits[r, 1], fits[r, 2] = on.unit, on.bound, on.slack
         one = 1.0 / on.unit
+        fits[r, 0], fits[r, 1], fits[r, 2], fits[r, 3] = on.unit, on.bound, on.slack, one
         for t in range(len(bias_t)):
             found_rt[r, t] = (found_rt[r, t] >> on.bits) + np.int32(np.rint(bias_t[t] * one))
     return fits
 
 
 @compile_kernel
-def limits(score: float, unit: float, bound: float, slack: float, most: int) -> tuple[int, int]:
-    """Return `low` and `high` for a score, within -most and most."""
-    low = np.floor((score - bound) / unit - slack) + 1.0
-    high = np.floor((score + bound) / unit) + 1.0
+def limits(score: float, fit_4: Floats, most: int) -> tuple[int, int]:
+    """Return `low` and `high` for a score, within -most and most.
+
+    `fit_4`: g, E, f and 1 / g.
+    """
+    low = np.floor((score - fit_4[1]) * fit_4[3] - fit_4[2]) + 1.0
+    high = np.floor((score + fit_4[1]) * fit_4[3]) + 1.0
     largest = np.float64(most)
     return int(min(max(low, -largest), largest)), int(min(max(high, -largest), largest))
