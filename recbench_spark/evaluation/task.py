@@ -26,6 +26,7 @@ from recbench_spark.ranking.given import group_lists, rank_batches
 from recbench_spark.ranking.request import RankingRequest
 from recbench_spark.ranking.scored import score_batches
 from recbench_spark.ranking.sources import Source
+from recbench_spark.schemas import QUERY_ID
 from recbench_spark.storage.blocks import Sides, pack_sums
 from recbench_spark.storage.delta_files import File, write_file
 from recbench_spark.storage.packed_blocks import Block, unpack_blocks
@@ -157,7 +158,8 @@ def read_users(sides: Sides, candidates: CandidateRule | None) -> pa.Table | Non
     users, rows = (unpack_blocks(sides.pop(number, [])) for number in (USERS_MEMBER, CANDIDATES_MEMBER))
     if users is None:
         return None
-    users = users.sort_by([("user_id", "ascending"), ("part", "ascending")])
+    keys = [name for name in ("user_id", "part", QUERY_ID) if name in users.column_names]
+    users = users.sort_by([(name, "ascending") for name in keys])
     return (users if candidates is None else add_candidates(users, rows, candidates)).combine_chunks()
 
 
@@ -237,7 +239,7 @@ def _ranking_columns(member: Member, users: pa.Table) -> list[str]:
 
     Other systems' lists need no candidates.
     """
-    names = [*USERS.names, "propensity"]
+    names = [*USERS.names, "propensity", QUERY_ID]
     if member.source is None:
         names = [name for name in names if member.mask or name != "masked"]
     else:

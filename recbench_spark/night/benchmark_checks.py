@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from recbench_spark.config import Benchmark, ModelConfig, RetrievedModel
-from recbench_spark.core.definitions import Definition
+from recbench_spark.core.definitions import SAMPLED, Definition
 from recbench_spark.errors import ConfigError, nearest
 from recbench_spark.metrics.beyond_accuracy import DIVERSITY
 from recbench_spark.models.adapters.model_adapter import make_adapter
@@ -61,6 +61,7 @@ def check_benchmark(benchmark: Benchmark) -> None:
     check_open_loop(benchmark, definition)
     check_repeats(benchmark, definition)
     check_events(benchmark)
+    check_questions(benchmark, definition)
     _check_gates(benchmark)
     for cut in evaluation.slices:
         if cut.of in ("users", "items") and not cut.path:
@@ -77,6 +78,35 @@ def check_benchmark(benchmark: Benchmark) -> None:
         make_curve_plan(evaluation, definition)
         for model in benchmark.curve_models:
             make_adapter(model).check_prefixes()
+
+
+def check_questions(benchmark: Benchmark, definition: Definition) -> None:
+    """Check that successive questions can be measured.
+
+    Raises:
+        ConfigError: a section of the file knows users with one ranking alone; or rows weigh alike, and
+            users have one row each, or are compared.
+    """
+    evaluation, split = benchmark.evaluation, benchmark.split
+    if not split.successive:
+        if definition.weigh == "rows":
+            hint = "split.targets: successive, or evaluation.definition.weigh: users"
+            raise ConfigError("definition.weigh is rows, and the split asks once for each user", hint)
+        return
+    single = {
+        "evaluation.task rating": evaluation.task == "rating",
+        f"definition.candidates {definition.candidates}": definition.candidates in SAMPLED,
+        "dataset.events": benchmark.dataset.events is not None,
+        "evaluation.exposure": evaluation.exposure is not None,
+        "evaluation.learning_curve": evaluation.learning_curve is not None,
+        "paradoxes": benchmark.paradoxes is not None,
+        "a model of kind retrieved": any(isinstance(model, RetrievedModel) for model in benchmark.models),
+    }
+    for name in [name for name, is_set in single.items() if is_set]:
+        raise ConfigError(f"{name} is for users who are asked once", "split.targets: all, first or last")
+    if definition.weigh == "rows" and benchmark.comparisons is not None:
+        hint = "definition.weigh: users, or leave comparisons out"
+        raise ConfigError("definition.weigh is rows, and comparisons are of users", hint)
 
 
 def check_retrieval(models: Sequence[ModelConfig], definition: Definition) -> None:

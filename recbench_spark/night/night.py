@@ -44,6 +44,7 @@ from recbench_spark.night.standalone_runs import STAMP_FORMAT
 from recbench_spark.ranking.part_users import (
     BLOCK_USERS,
     PART_USERS,
+    QUESTION_USERS,
     count_trained_users,
     map_user_blocks,
     select_part_users,
@@ -111,7 +112,7 @@ class BenchmarkNight:
 
         These users have data on exposure if estimates need it.
         """
-        select, schema = self._select, PART_USERS
+        select, schema = self._select, QUESTION_USERS if self.benchmark.split.successive else PART_USERS
         if self.exposure:
             select = partial(select_exposed_users, select=select, exposed=self.exposure.shown)
             schema = EXPOSED_USERS
@@ -131,6 +132,7 @@ class BenchmarkNight:
             threshold=self.definition.threshold,
             keep_empty=self.definition.empty_users == "zero",
             masks=not self.benchmark.split.asks_repeats,
+            successive=self.benchmark.split.successive,
         )
 
     @cached_property

@@ -440,6 +440,7 @@ def _write_blocks(
             list_held_out_parts(benchmark.split),
             label_slices(store, benchmark.evaluation.slices),
             benchmark.dataset.events is not None,
+            in_time=benchmark.split.successive,
         )
         blocks = make_user_blocks(store, split_id, rows, plan)
         commit(store, add_blocks(USER_BLOCKS, split_id, blocks))

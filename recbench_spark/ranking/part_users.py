@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 from recbench_spark.core.arrays import Ints
 from recbench_spark.ranking.batch_schemas import USERS
 from recbench_spark.ranking.kernels.rankings import mark_relevant
-from recbench_spark.schemas import USER_BLOCKS
+from recbench_spark.ranking.successive import ask_successively
+from recbench_spark.schemas import QUERY_ID, USER_BLOCKS
 from recbench_spark.splits.labels import TRAIN
 from recbench_spark.storage.blocks import ChangedRows
 from recbench_spark.storage.file_tables import FileTables
@@ -27,6 +28,9 @@ BLOCK_NAMES = ("user_id", "user_key", "train_items", "train_ratings", "held_out"
 PART_USERS = pa.schema([*USERS, pa.field("history", pa.list_(pa.int32()))])
 """`USERS`, and `history`: the training items with a rating that makes them relevant."""
 
+
+QUESTION_USERS = pa.schema([*PART_USERS, pa.field(QUERY_ID, pa.string())])
+"""`PART_USERS` with a row for each question."""
 
 BLOCK_USERS = 1 << 12
 """Users changed by a task at once."""
@@ -52,7 +56,13 @@ def count_trained_users(blocks: Iterable[pa.Table]) -> int:
 
 
 def select_part_users(
-    blocks: pa.Table, parts: Sequence[str], threshold: float | None, keep_empty: bool, *, masks: bool = True
+    blocks: pa.Table,
+    parts: Sequence[str],
+    threshold: float | None,
+    keep_empty: bool,
+    *,
+    masks: bool = True,
+    successive: bool = False,
 ) -> pa.Table:
     """Select users for held-out parts: rows of `PART_USERS`.
 
@@ -63,6 +73,7 @@ def select_part_users(
         keep_empty: keep users without truth (they count 0 under empty_users=zero).
         masks: false where the split asks for items known from training: then no item is masked, since
             masking all others would tell the answer.
+        successive: ask for each truth item alone, in the blocks' order: rows of `QUESTION_USERS`.
     """
     train, held_out = (blocks.column(name).combine_chunks() for name in ("train_items", "held_out"))
     entry_s = _find_entries(held_out, parts).ravel()
@@ -86,7 +97,13 @@ def select_part_users(
         "history": _select_history(train, blocks.column("train_ratings").combine_chunks(), threshold),
     }
     columns |= {name: column.take(pa.array(user_n)) for name, column in whole.items()}
-    return pa.table([columns[field.name].cast(field.type) for field in PART_USERS], schema=PART_USERS)
+    table = pa.table([columns[field.name].cast(field.type) for field in PART_USERS], schema=PART_USERS)
+    if not successive:
+        return table
+    known_n = _find_entries(held_out, ["valid"]).ravel()[user_n]
+    valid = _take_entries(held_out, np.where(is_later_n, known_n, -1))
+    lists = {name: empty_nulls(pc.struct_field(valid, name)) for name in ("items", "relevance")}
+    return ask_successively(table, pa.table(lists), threshold, masks=masks)
 
 
 def _find_entries(held_out: pa.MapArray, parts: Sequence[str]) -> Ints:

@@ -233,10 +233,18 @@ def _ask_targets(
 
 
 def _choose_targets(rows: pa.Table, places: Ints, rule: SplitRule) -> Ints:
-    """Return each user's chosen place among these.
+    """Return each user's chosen places among these.
 
-    Equal times go by item id, as in other orders; `random` goes by a hash of the pair.
+    Equal times go by item id, as in other orders; `random` goes by a hash of the pair. `successive` chooses
+    each pair at its first time.
     """
+    if rule.targets == "successive":
+        chosen = rows.take(pa.array(places))
+        pair_r, time_r = pairs.number_pairs(chosen), _read_times(chosen)
+        first_p = np.full(int(pair_r.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+        np.minimum.at(first_p, pair_r, time_r)
+        chosen_r: Ints = places[time_r == first_p[pair_r]]
+        return chosen_r
     if rule.targets == "random":
         chosen = rows.take(pa.array(places))
         kept_r, _ = pairs.choose_rows(chosen, pairs.number_pairs(chosen), rule.duplicates or "keep_last")

@@ -99,6 +99,9 @@ class Split(Strict):
     `targets`: of a user's rows in a part held out by a cut in time (holdout `period`, or order `temporal`
     with group `global`), `all` are asked, the `first`, the `last`, or a `random` one by hash; rows that
     `repeats` leaves out are never chosen. Rows not asked get the label later, and manifests count them.
+    `successive`: each pair is a question, at its first row in the part, with the user's rows before it
+    (equal times: by item) as history and no candidates; users weigh alike, or all questions under
+    `definition.weigh: rows`. A model with one vector per user keeps the vector of training.
     `validation` inside such a cut, with `valid: true`: the rows of the period before (time); each user's
     last training row (last_row); that of a share of users, `valid_users`, whose other rows before the cut
     are given and not trained on (users). Users with one training row keep it. Source: Gusak et al. 2025,
@@ -208,6 +211,11 @@ class Split(Strict):
         Training knows them, so trained items are candidates.
         """
         return self.repeats != "drop"
+
+    @property
+    def successive(self) -> bool:
+        """True if each row is asked after the rows before it."""
+        return self.targets == "successive"
 
     @property
     def cuts_time(self) -> bool:
@@ -362,7 +370,7 @@ def _target_mistakes(split: Split) -> list[tuple[bool, str]]:
     of_users = split.valid_users != type(split).model_fields["valid_users"].default
     in_time = "holdout 'period', or order 'temporal' with group 'global'"
     return [
-        (split.targets == "successive", "targets 'successive' is not there yet: all, first, last, random"),
+        (split.successive and len(split.parts) > 1, "targets 'successive' goes with one of parts"),
         (split.targets != "all" and not split.cuts_time, f"targets '{split.targets}' needs {in_time}"),
         (chosen and not split.cuts_time, f"{by} needs {in_time}"),
         (chosen and not split.valid, f"{by} needs valid: true"),

@@ -56,6 +56,7 @@ class BlockPlan:
         parts: held-out parts to keep, in order.
         slices: labels for truth items.
         events: true if some trained items stay candidates (`dataset.events`).
+        in_time: truth is in order of time, equal times by item; else by item.
     """
 
     find: Callable[[pa.Array], tuple[Ints, Ints]]
@@ -63,13 +64,15 @@ class BlockPlan:
     parts: tuple[str, ...]
     slices: tuple[SliceLabel, ...] = ()
     events: bool = False
+    in_time: bool = False
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns for a task to read."""
         needed = self.events or any(label.of == "log" for label in self.slices)
         attributes = ["attributes"] if needed else []
-        return ("user_id", "item_id", "rating", "part", *attributes)
+        times = ["event_time"] if self.in_time else []
+        return ("user_id", "item_id", "rating", "part", *attributes, *times)
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,7 @@ class _OrderedRows:
     labels: list[pa.Array]
     users: pa.Array
     signal_r: Bools
+    time_r: Ints | None
 
 
 def build_user_blocks(rows: pa.Table, plan: BlockPlan) -> pa.Table:
@@ -99,8 +103,8 @@ def build_user_blocks(rows: pa.Table, plan: BlockPlan) -> pa.Table:
 
     Returns:
         user_id, user_key, train_items, train_ratings (by item_index ascending), held_out (part ->
-        item_ids, items, relevance, slices, by item_index ascending; with events, `train` has the trained
-        items that stay candidates).
+        item_ids, items, relevance, slices, by item_index ascending, or `in_time`; with events, `train` has
+        the trained items that stay candidates).
     """
     ordered = _order_rows(encode_ids(rows), plan)
     n_users = len(ordered.users)
@@ -140,6 +144,7 @@ def _order_rows(rows: pa.Table, plan: BlockPlan) -> _OrderedRows:
         [column.take(order) for column in labels],
         users.dictionary.take(pa.array(there_u)),
         (mark_signals(rows) if plan.events else np.zeros(len(rows), np.bool_))[order_r],
+        pc.fill_null(rows.column("event_time"), 0).to_numpy()[order_r] if plan.in_time else None,
     )
 
 
@@ -178,7 +183,8 @@ def _hold_out(rows: _OrderedRows, plan: BlockPlan) -> pa.MapArray:
     place_r[rows.signal_r] = len(plan.parts)
     held_r = np.flatnonzero(place_r >= 0)
     entry_r = rows.user_r[held_r] * n_parts + place_r[held_r]
-    order = np.argsort(entry_r, kind="stable")
+    times = () if rows.time_r is None else (rows.time_r[held_r],)
+    order = np.lexsort((*times, entry_r))
     held_r, entry_r = held_r[order], entry_r[order]
     starts = np.flatnonzero(np.diff(entry_r, prepend=-1))
     bounds = pa.array(np.append(starts, len(entry_r)), pa.int32())

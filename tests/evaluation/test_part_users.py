@@ -24,6 +24,7 @@ from recbench_spark.ranking.kernels.rankings import list_roundings
 from recbench_spark.ranking.part_users import (
     BLOCK_NAMES,
     PART_USERS,
+    QUESTION_USERS,
     count_trained_users,
     select_part_users,
 )
@@ -127,6 +128,59 @@ def test_users_of_parts(
     selected = select_part_users(to_table(rows, cuts), parts, threshold, keep, masks=masks)
     assert selected.schema == PART_USERS
     assert selected.to_pylist() == choose_by_hand(rows, parts, threshold, keep, masks)
+
+
+def ask_by_hand(
+    rows: list[Row], parts: list[str], threshold: float | None, keep_empty: bool, masks: bool
+) -> list[Row]:
+    """Successive questions, one at a time: each truth item alone, with all before it."""
+    chosen = []
+    for one in choose_by_hand(rows, parts, threshold, keep_empty, masks):
+        row = next(
+            row for row in rows if row["user_key"] == one["user_key"] and row["user_id"] == one["user_id"]
+        )
+        known = dict(row["held_out"]).get("valid") if one["part"] != "valid" else None
+        before = list(zip(known["items"], known["relevance"], strict=True)) if known else []
+        for place in range(max(1, len(one["items"]))):
+            at = slice(place, place + 1)
+            earlier = list(zip(one["items"][:place], one["relevance"][:place], strict=True))
+            liked = [item for item, grade in before + earlier if is_relevant(grade, threshold)]
+            labels = None if one["slices"] is None else [(key, of[at]) for key, of in one["slices"]]
+            chosen.append({
+                **one,
+                **{name: one[name][at] for name in ("item_ids", "items", "relevance")},
+                "slices": labels,
+                "masked": sorted({*one["masked"], *(item for item, _ in earlier)}) if masks else [],
+                "history": sorted({*one["history"], *liked}),
+                "query_id": str(place + 1) if one["items"] else None,
+            })  # fmt: skip
+    return chosen
+
+
+@settings(max_examples=50)
+@given(
+    ROWS,
+    st.lists(st.integers(0, 9), max_size=2),
+    st.lists(st.sampled_from(NAMES), min_size=1, unique=True),
+    st.sampled_from([None, 0.7, 4.0]),
+    st.booleans(),
+    st.booleans(),
+    st.randoms(use_true_random=True),
+)
+def test_successive_questions(
+    rows: list[Row], cuts: list[int], parts: list[str], threshold: float | None, keep: bool, masks: bool,
+    draw: random.Random,
+) -> None:  # fmt: skip
+    rows = [{**row, "user_id": f"{n}{row['user_id']}"} for n, row in enumerate(rows)]
+    for row in rows:
+        for _, truth in row["held_out"]:
+            order = draw.sample(range(len(truth["items"])), len(truth["items"]))
+            for name in ("item_ids", "items", "relevance"):
+                truth[name] = [truth[name][place] for place in order]
+    table = to_table(rows, cuts)
+    selected = select_part_users(table, parts, threshold, keep, masks=masks, successive=True)
+    assert selected.schema == QUESTION_USERS
+    assert selected.to_pylist() == ask_by_hand(rows, parts, threshold, keep, masks)
 
 
 # ------------------------------------------------------------------------------------ exposure

@@ -108,6 +108,21 @@ LEARNT: dict[str, Any] = {
 }
 """Models fitted by gradients, with attention and a history that has validation rows; lists by an index."""
 
+ASKED: dict[str, Any] = {
+    "split": {"order": "temporal", "group": "global", "ratio": [0.7, 0.1, 0.2], "targets": "successive"},
+    "models": models("popular", "item_knn", "als_4"),
+    "evaluation": {
+        "metrics": ["ndcg", "recall", "novelty", "coverage"],
+        "k": [5],
+        "parts": ["valid", "test"],
+        "slices": SMALL["evaluation"]["slices"],
+        "definition": {"threshold": 4, "weigh": "rows"},
+        "bootstrap": {"replicates": 10},
+        "multiverse": True,
+    },
+}
+"""Each row asked after the rows before it, and all rows alike."""
+
 GRAPHS: dict[str, Any] = {
     "split": {"protocol": "RO_RS", "ratio": [0.8, 0.0, 0.2], "seed": 5},
     "models": [
@@ -164,7 +179,9 @@ def test_two_nights_have_the_same_tables(on_spark: Any, tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize(
-    "settings", [DRAWN, RATED, CURVED, LEARNT, GRAPHS], ids=["drawn", "rated", "curved", "learnt", "graphs"]
+    "settings",
+    [DRAWN, RATED, CURVED, LEARNT, GRAPHS, ASKED],
+    ids=["drawn", "rated", "curved", "learnt", "graphs", "asked"],
 )
 def test_other_nights_have_the_same_tables(on_spark: Any, tmp_path: Path, settings: dict[str, Any]) -> None:
     """Graphs are cut into as many blocks as cores need."""

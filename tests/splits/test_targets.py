@@ -209,7 +209,7 @@ def test_the_manifest_counts_rows_that_are_not_asked() -> None:
         ({"targets": "last", "group": "global"}, "targets 'last' needs"),
         ({"protocol": "TO_LS", "targets": "first"}, "targets 'first' needs"),
         ({"holdout": "consecutive", "targets": "first"}, "targets 'first' needs"),
-        ({**CUT, "targets": "successive"}, "targets 'successive'"),
+        ({**CUT, "targets": "successive", "parts": ["a", "b"]}, "'successive' goes with one of parts"),
         ({**CUT, "validation": "users", "valid": False}, "validation 'users' needs valid: true"),
         ({"protocol": "TO_RS", "validation": "last_row", "valid": True}, "validation 'last_row' needs"),
         ({"order": "temporal", "group": "global", "ratio": [0.7, 0.1, 0.2], "valid": True,

@@ -29,6 +29,7 @@ from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.resampling import exact_sums
 from recbench_spark.core.streams import Batches
 from recbench_spark.engine.measures import Measure
+from recbench_spark.schemas import QUERY_ID
 from recbench_spark.storage.blocks import ChangedRows, Engine, Rows, Side, Sides, deal_sides, reduce_tasks
 from recbench_spark.storage.packed_blocks import unpack_blocks
 
@@ -88,7 +89,7 @@ def compute_changes(engine: Engine, rows: ChangeRows, plan: ChangePlan, tasks: i
     sides = [Side(0, values, _VALUES)]
     if plan.slices:
         names = (*_USER, *_label_columns(plan))
-        needed = ("run_id", "part", "user_id", "slices")
+        needed = ("run_id", "part", "user_id", "slices", QUERY_ID)
         labels = ChangedRows(rows.rankings, needed, partial(_choose_labels, plan=plan), names)
         sides.append(Side(1, labels, names))
     users = deal_sides(engine, sides, tasks).then(partial(_add_labels, plan=plan), ())
@@ -124,9 +125,12 @@ def _choose_values(rows: pa.Table, plan: ChangePlan) -> pa.Table:
 def _choose_labels(rows: pa.Table, plan: ChangePlan) -> pa.Table:
     """Read each user's label in each slice.
 
-    All truth items of a user have the same label.
+    All truth items of a user have the same label: the first question's, where there are several.
     """
-    chosen = select_runs(rows, _run_ids(plan)).combine_chunks()
+    chosen = select_runs(rows, _run_ids(plan))
+    query = chosen.column(QUERY_ID)
+    chosen = chosen.filter(pc.or_(pc.is_null(query), pc.fill_null(pc.equal(query, "1"), False)))
+    chosen = chosen.combine_chunks()
     labels = chosen.select(_USER)
     for name, key in zip(_label_columns(plan), plan.slices, strict=True):
         lists = pc.list_slice(pc.map_lookup(chosen.column("slices").combine_chunks(), key, "first"), 0, 1)
