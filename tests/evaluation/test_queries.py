@@ -289,3 +289,38 @@ def test_sums_over_rows_add_up_in_any_order() -> None:
         assert (mean[c], n[c]) == (pytest.approx(expected[0], abs=1e-15), expected[2])
         assert error[c] == pytest.approx(expected[1], rel=1e-8)
         assert users[c] == sum(map(bool, listed))
+
+
+def test_the_numbers_of_mind_by_its_own_formulas() -> None:
+    """Wu et al. 2020: AUC and nDCG of each impression, averaged over impressions of many users."""
+    rng = np.random.default_rng(4)
+    rows: dict[str, list[Any]] = {
+        name: [] for name in ("user_id", "impression", "item_id", "relevance", "score")
+    }
+    numbers = []
+    for impression in range(60):
+        n, user = int(rng.integers(3, 12)), int(rng.integers(0, 15))
+        clicked = rng.random(n) < 0.3
+        clicked[int(rng.integers(n))] = True
+        clicked[0] = False
+        if not clicked.any():
+            clicked[1] = True
+        score = rng.permutation(n).astype(float)
+        for name, values in zip(
+            rows, ([user] * n, [impression] * n, rng.permutation(40)[:n], clicked * 1.0, score), strict=True
+        ):
+            rows[name] += list(values)
+        order = clicked[np.argsort(-score)]
+        gains = 1 / np.log2(np.arange(2, n + 2))
+        wins = [one > other for one in score[clicked] for other in score[~clicked]]
+        ideal = gains[: min(5, clicked.sum())].sum()
+        numbers.append((np.mean(wins), (order[:5] * gains[:5]).sum() / ideal))
+    table = pa.table(rows)
+    result = recbench_spark.evaluate(
+        table.drop_columns("score"), scores=table.drop_columns("relevance"), k=5, metrics=("auc", "ndcg@5"),
+        definition={"weigh": "rows", "gain": "binary"}, columns={"query_id": "impression"},
+    )  # fmt: skip
+    values = {row["metric"]: (row["value"], row["n"]) for row in result.metrics.to_pylist()}
+    auc, ndcg = np.mean(numbers, axis=0)
+    assert values["auc"] == (pytest.approx(auc, abs=1e-12), 60)
+    assert values["ndcg"] == (pytest.approx(ndcg, abs=1e-12), 60)
