@@ -17,7 +17,7 @@ import pytest
 from recbench_spark.config import Benchmark, parse
 from recbench_spark.core.definitions import SAMPLED
 from recbench_spark.engine.local import LocalEngine
-from recbench_spark.errors import ConfigError
+from recbench_spark.errors import ConfigError, ProtocolError
 from recbench_spark.evaluation import shuffle
 from recbench_spark.night.benchmark_checks import check_benchmark
 from recbench_spark.schemas import METRICS, RANKINGS, RUNS, SPLITS, USER_METRICS
@@ -105,7 +105,11 @@ def read_ranks(made: Ran) -> dict[Any, dict[str, Any]]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_test_row_is_ranked_as_if_it_were_asked_alone(seed: int, tmp_path: Path) -> None:
-    made = ask(tmp_path / "night", seed, valid=seed % 2 == 1)
+    try:
+        made = ask(tmp_path / "night", seed, valid=seed % 2 == 1)
+    except ProtocolError as error:  # all test rows are of pairs that training knows
+        assert "no test rows" in error.message
+        return
     ranks = read_ranks(made)
     assert ranks.keys() == {"popular", "item_knn"}
     assert ranks == read_ranks(ask_alone(tmp_path / "alone", made, seed))
