@@ -6,11 +6,11 @@ the items that are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,10 +25,8 @@ from recbench_spark.sources.opened_logs import OpenedLog
 from recbench_spark.splits.audit import deal_users
 from recbench_spark.splits.labels import HISTORY
 from recbench_spark.splits.positions import encode_ids, id_column, id_numbers, name_parts
-from recbench_spark.storage.blocks import Deal, Engine, TaskRows
-from recbench_spark.storage.packed_blocks import Block
-
-Result = TypeVar("Result")
+from recbench_spark.storage.blocks import Engine, TaskRows
+from recbench_spark.storage.dealt_rows import DealtRows
 
 
 class LeastRule(NamedTuple):
@@ -201,28 +199,3 @@ def _count_left(rows: pa.Table, rule: LeastRule) -> tuple[int, int, int]:
 
 def _select(rows: pa.Table, change: Callable[[pa.Table], pa.Table], names: Sequence[str]) -> pa.Table:
     return change(rows).select(list(names))
-
-
-@dataclass(frozen=True)
-class DealtRows:
-    """Rows that tasks hold, to be read in pieces or dealt once more."""
-
-    tasks: TaskRows
-
-    def each(self, columns: Sequence[str], sums: Callable[[Iterable[pa.Table]], Result]) -> list[Result]:
-        """Return `sums` of each task's rows; the driver holds them."""
-        return self.tasks.each(partial(_sum_table, columns=tuple(columns), sums=sums))
-
-    def deal(self, columns: Sequence[str], deal: Deal, tasks: int) -> TaskRows:
-        """Send blocks to tasks: another shuffle."""
-        return self.tasks.deal(partial(_deal_columns, columns=tuple(columns), deal=deal), tasks)
-
-
-def _sum_table(
-    rows: pa.Table, columns: Sequence[str], sums: Callable[[Iterable[pa.Table]], Result]
-) -> Result:
-    return sums([rows.select(list(columns))])
-
-
-def _deal_columns(tables: Iterable[pa.Table], columns: Sequence[str], deal: Deal) -> Iterator[Block]:
-    return deal(rows.select(list(columns)) for rows in tables)

@@ -32,6 +32,7 @@ from recbench_spark.splits.labels import LATER, TRAIN, HeldOutIds, LabelMethod, 
 from recbench_spark.splits.pairs import PAIR_COLUMNS, DuplicateRule, find_doubled_pair
 from recbench_spark.splits.windows import find_instants
 from recbench_spark.storage import blocks
+from recbench_spark.storage.dealt_rows import DealtRows, keep_columns
 from recbench_spark.storage.scratch import keep_results
 
 ROWS_PER_READER = 1 << 23
@@ -123,22 +124,32 @@ def open_log_rows(engine: blocks.Engine, files: ColumnarLog) -> blocks.PieceRows
 
 
 def find_cut(
-    log: OpenedLog, split: Split, zone: tzinfo, events: EventRule | None = None
+    log: OpenedLog, split: Split, zone: tzinfo, events: EventRule | None = None, tasks: int = 1
 ) -> tuple[int, int, int] | None:
     """Find the instants of a cut in time, if any.
 
-    Rows with a part decide nothing, and of events only targets do.
+    Rows with a part decide nothing, and of events only targets do. Where rows are selected, tasks keep the
+    times of those selected, which are read several times.
     """
     if label_method(split) != "instants":
         return None
-    every, parts = log.rows, ("part",) if "part" in log.columns else ()
-    if parts:
-        every = blocks.ChangedRows(log.rows, ("event_time", "part"), _drop_given, ("event_time",))
+    names = tuple(name for name in ("event_time", "part", EVENT) if name in log.columns)
+    if log.rules.conditions or events or isinstance(log.rows, DealtRows):
+        with keep_columns(log.rows, names, tasks) as kept:
+            return _find_instants(kept, names, split, zone, events)
+    return _find_instants(log.rows, names, split, zone, events)
+
+
+def _find_instants(
+    rows: blocks.Rows, names: tuple[str, ...], split: Split, zone: tzinfo, events: EventRule | None
+) -> tuple[int, int, int]:
+    every = rows
+    if "part" in names:
+        every = blocks.ChangedRows(rows, ("event_time", "part"), _drop_given, ("event_time",))
     if events is None:
         return find_instants(every, split, zone)
     select = partial(_select_targets, events=events)
-    targets = blocks.ChangedRows(log.rows, ("event_time", EVENT, *parts), select, ("event_time",))
-    return find_instants(targets, split, zone, every)
+    return find_instants(blocks.ChangedRows(rows, names, select, ("event_time",)), split, zone, every)
 
 
 def _drop_given(rows: pa.Table) -> pa.Table:
@@ -207,7 +218,7 @@ def label_log(
             apart = split.open_loop == "all" or dataset.closed_loop == "split"
             _refuse_doubled(dealt, apart=apart)
     events = make_event_rule(dataset, split)
-    rule = make_rule(split, duplicates, find_cut(log, split, dataset.zone, events))
+    rule = make_rule(split, duplicates, find_cut(log, split, dataset.zone, events, tasks))
     rule = replace(rule, numeric=rule.tie in log.numeric, every_fold=every_fold, events=events)
     added = ["attributes"] * bool(events)
     names = tuple(dict.fromkeys((*(name for name in log.columns if name != EVENT), "part", *added)))
