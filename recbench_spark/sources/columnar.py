@@ -24,7 +24,7 @@ from recbench_spark.schemas import IDS
 from recbench_spark.sources.arrow_rows import combine_column
 from recbench_spark.sources.conditions import Condition, make_conditions, select_rows
 from recbench_spark.sources.events import EVENT, EventNames, name_events
-from recbench_spark.sources.formats import TablePiece, TablePieces
+from recbench_spark.sources.formats import FilePiece, ParquetFiles, TablePiece, TablePieces
 from recbench_spark.sources.list_columns import is_list, unfold_arrays
 from recbench_spark.sources.paths import check_path
 from recbench_spark.sources.table_pieces import open_typed
@@ -93,7 +93,10 @@ def open_columnar_log(dataset: Dataset) -> ColumnarLog | None:
     if not opened.n or not {*dataset.value_columns} <= {*opened.schema.names}:
         return None
     events = name_events(dataset)
-    return ColumnarLog(opened.pieces, present, micros, whole, opened.n, conditions, events)
+    texts = [name for name in dataset.value_columns if pa.types.is_string(opened.schema.field(name).type)]
+    encoded = tuple(name for name in dict.fromkeys(texts) if name not in present.values())
+    pieces = tuple(_encode_texts(piece, encoded) for piece in opened.pieces) if encoded else opened.pieces
+    return ColumnarLog(pieces, present, micros, whole, opened.n, conditions, events)
 
 
 def open_groups(dataset: Dataset) -> TablePieces:
@@ -176,6 +179,14 @@ def _unfold_pieces(opened: TablePieces, item: str, wanted: Collection[str], path
     stored = frozenset(fields)
     pieces = tuple(UnfoldedPiece(piece, order, stored, path) for piece in opened.pieces)
     return replace(opened, pieces=pieces, schema=schema)
+
+
+def _encode_texts(piece: TablePiece, names: tuple[str, ...]) -> TablePiece:
+    """Read texts that rows are selected by as dictionaries, where the format has them."""
+    if not isinstance(piece, FilePiece) or not isinstance(piece.reader, ParquetFiles):
+        return piece
+    stored = tuple(name for name in names if name in piece.own and name not in piece.folders)
+    return replace(piece, reader=ParquetFiles(stored), kept=piece.kept | {*stored})
 
 
 def _find_types(schema: pa.Schema, source_names: Mapping[str, str]) -> dict[str, pa.DataType]:

@@ -170,7 +170,9 @@ def select_rows(
     broken_r = np.zeros(len(rows), np.bool_) if broken_r is None else broken_r
     bad_rs, dropped, seen = [], [], []
     for condition in conditions:
-        column = combine_column(rows.column(condition.column))
+        column = rows.column(condition.column)
+        encoded = pa.types.is_dictionary(column.type) and condition.rule in ("in", "not_in")
+        column = column.combine_chunks() if encoded else combine_column(column)
         holds, bad_r, values = _compare(column, condition)
         stays_r = kept_r & (as_mask(holds) | bad_r | broken_r)
         seen.append(values)
@@ -186,7 +188,7 @@ def _compare(column: pa.Array, condition: Condition) -> tuple[pa.Array, Bools, C
     if rule == "not_null":
         return column.is_valid(), fine_r, Counter()
     if rule in ("in", "not_in"):
-        codes = column.dictionary_encode()
+        codes = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
         texts = combine_column(spell_values(pa.chunked_array([codes.dictionary])))
         among_r = _is_among(texts, condition.values).take(codes.indices)
         counts = np.bincount(codes.indices.drop_null().to_numpy(), minlength=len(texts)).tolist()

@@ -96,10 +96,13 @@ class FilePiece:
 
 
 class ParquetFiles:
-    """Reader for row groups of Parquet."""
+    """Reader for row groups of Parquet; `encoded`: texts to read as dictionaries."""
 
     name = "Parquet"
     endings: tuple[str, ...] = (PARQUET,)
+
+    def __init__(self, encoded: tuple[str, ...] = ()) -> None:
+        self.encoded = encoded
 
     def look(self, path: str) -> tuple[pa.Schema, list[tuple[table_scans.Piece, int]]]:
         """Read a file's footer."""
@@ -109,7 +112,7 @@ class ParquetFiles:
 
     def read(self, path: str, piece: table_scans.Piece, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield a row group in batches."""
-        return table_scans.read_row_group(piece, columns, MOST_ROWS)
+        return table_scans.read_row_group(piece, columns, MOST_ROWS, self.encoded)
 
 
 READERS: Mapping[str, FileReader] = {"parquet": ParquetFiles()}

@@ -7,7 +7,7 @@ systems, logs and edges with them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import reduce
 from operator import and_
@@ -186,16 +186,18 @@ def list_row_groups(files: Sequence[str], footers: Sequence[pq.FileMetaData]) ->
     )
 
 
-def read_row_group(piece: Piece, columns: Sequence[str], most: int) -> Iterator[pa.RecordBatch]:
+def read_row_group(
+    piece: Piece, columns: Sequence[str], most: int, encoded: Collection[str] = ()
+) -> Iterator[pa.RecordBatch]:
     """Yield a row group in batches; a task holds one.
 
-    A batch has at most `most` rows.
+    A batch has at most `most` rows. `encoded`: texts to read as dictionaries.
 
     Raises:
         DataError: the file cannot be read, or differs from the one whose footer was read.
     """
     try:
-        file = objects.open_parquet(piece.path, **CHECKED)
+        file = objects.open_parquet(piece.path, read_dictionary=[*encoded], **CHECKED)
         groups = file.metadata
         if piece.number >= groups.num_row_groups or groups.row_group(piece.number).num_rows != piece.rows:
             raise DataError(f"{piece.path} has changed since its footer was read", "run again")
