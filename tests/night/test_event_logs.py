@@ -77,7 +77,7 @@ def read_split(store: ArrowStore) -> list[Any]:
 
 
 @pytest.mark.parametrize("file", ["log.csv", "log.parquet", "log.json"])
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.full) for n in range(1, 4))])
 def test_every_file_gives_the_split_of_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, file: str
 ) -> None:

@@ -137,7 +137,7 @@ def split(folder: Path, benchmark: Benchmark) -> tuple[list[Row], dict[str, Row]
 
 
 @pytest.mark.parametrize("file", ["log.csv", "log.parquet", "log.json"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.full) for n in range(1, 6))])
 def test_the_split_is_that_of_a_log_without_the_other_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, file: str
 ) -> None:

@@ -24,7 +24,7 @@ ROWS = pa.table({"user_id": [1, 2, 3], "item_id": [4, 5, 6]})
 def open_log(path: Path, reader: str = "parquet") -> Any:
     return open_columnar_log(
         SimpleNamespace(path=path, reader=reader, columns={}, time_unit="s", attributes={}, options={},
-                        until=None, bad_rows="fail", is_typed=True, where=(),
+                        until=None, bad_rows="fail", is_typed=True, where=(), value_columns=(), events=None,
                         source_names=dict(zip(IDS, IDS, strict=True)))
     )  # fmt: skip
 
