@@ -163,7 +163,10 @@ def make_scored_world(chance: random.Random) -> InputTables:
     return tables
 
 
-AXES = [name for name in Definition.model_fields if axis_values(name) and name != "candidates"]
+APART = ("candidates", "weigh")
+"""Axes that are drawn elsewhere, or need a column `query_id`."""
+
+AXES = [name for name in Definition.model_fields if axis_values(name) and name not in APART]
 
 
 def columns(names: Sequence[str], rows: Sequence[tuple[Any, ...]]) -> list[Column]:
