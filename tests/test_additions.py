@@ -112,8 +112,8 @@ def test_a_column_of_metrics_is_added_in_three_files(copy: Path) -> None:
     change(
         package / "metrics/tables.py",
         (
-            '(or rows, for value metrics) averaged.", False),\n    ),\n    con',
-            '(or rows, for value metrics) averaged.", False),\n'
+            '`weigh=rows`) averaged.", False),\n    ),\n    con',
+            '`weigh=rows`) averaged.", False),\n'
             '        TableColumn("total", DOUBLE, "Sum over the averaged users."),\n    ),\n    con',
         ),
     )
