@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -154,10 +153,10 @@ def works(family: KernelFamily) -> bool:
     """Tell whether a family's kernel runs here and is right."""
     if not family.features <= list_features() or not family.allow():
         return False
-    for _ in range(2):  # a cache that another process writes just now may fail to load, once
-        with suppress(Exception):  # compilers raise anything
-            return check_family(family)
-    return False
+    try:
+        return check_family(family)
+    except Exception:  # compilers raise anything
+        return False
 
 
 def list_features() -> set[str]:
