@@ -106,8 +106,8 @@ class Definition(BaseModel):
     held-out ones, listed ones; the truth and items drawn uniformly, or by training popularity, among those
     the user has not seen."""
     weigh: Literal["users", "rows"] = "users"
-    """Where a user has several queries: the mean over users of the mean over their queries, or over all
-    queries alike. Intervals are by user under both."""
+    """Weights of a user's several queries: each user's mean counts once, or each query does. Intervals are
+    by user under both."""
     draw: str = ""
     """Drawn candidates in words: how many, for each user or each held-out item, and the seed. The settings
     of the draw fill it in; it is not set."""

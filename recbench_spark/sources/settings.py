@@ -316,7 +316,7 @@ class Dataset(Strict):
     where: tuple[RowCondition, ...] = ()
     """Conditions that all hold for the rows that count; no other row is read."""
     events: Events | None = None
-    """What the rows of each event are worth, and which of them are asked."""
+    """Weight of each event, and the target events that are held out."""
     least: Least | None = None
     """Least rows of users and items that stay."""
     closed_loop: Literal["as_given", "split"] = "as_given"

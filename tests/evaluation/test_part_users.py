@@ -113,8 +113,7 @@ def is_relevant(rating: float, threshold: float | None) -> bool:
     return rating > 0 if threshold is None else rating >= threshold or rating in list_roundings(threshold)
 
 
-@settings(max_examples=50)
-@given(
+REQUESTS = (
     ROWS,
     st.lists(st.integers(0, 9), max_size=2),
     st.lists(st.sampled_from(NAMES), min_size=1, unique=True),
@@ -122,6 +121,11 @@ def is_relevant(rating: float, threshold: float | None) -> bool:
     st.booleans(),
     st.booleans(),
 )
+"""Blocks, cuts between pieces, parts, threshold, and whether empty users and masks are kept."""
+
+
+@settings(max_examples=50)
+@given(*REQUESTS)
 def test_users_of_parts(
     rows: list[Row], cuts: list[int], parts: list[str], threshold: float | None, keep: bool, masks: bool
 ) -> None:
@@ -158,15 +162,7 @@ def ask_by_hand(
 
 
 @settings(max_examples=50)
-@given(
-    ROWS,
-    st.lists(st.integers(0, 9), max_size=2),
-    st.lists(st.sampled_from(NAMES), min_size=1, unique=True),
-    st.sampled_from([None, 0.7, 4.0]),
-    st.booleans(),
-    st.booleans(),
-    st.randoms(use_true_random=True),
-)
+@given(*REQUESTS, st.randoms(use_true_random=True))
 def test_successive_questions(
     rows: list[Row], cuts: list[int], parts: list[str], threshold: float | None, keep: bool, masks: bool,
     draw: random.Random,

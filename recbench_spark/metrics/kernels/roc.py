@@ -53,6 +53,7 @@ class PairCounts:
 
 
 EXACT_INT = 2.0**62
+"""Bound for products and sums of whole weights in int64."""
 
 
 def whole_weights(w: Floats, unit: int) -> Ints:

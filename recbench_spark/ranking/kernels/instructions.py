@@ -123,9 +123,9 @@ class Writer:
 
     def is_any(self, masks: Sequence[Value]) -> Value:
         """Return whether a lane of any mask is set."""
-        some = reduce(self.builder.or_, masks)
-        bits = ir.IntType(some.type.count)
-        return self.builder.icmp_unsigned("!=", self.builder.bitcast(some, bits), bits(0))
+        any_lane = reduce(self.builder.or_, masks)
+        bits = ir.IntType(any_lane.type.count)
+        return self.builder.icmp_unsigned("!=", self.builder.bitcast(any_lane, bits), bits(0))
 
     def compress(self, mask: Value, end: Value, *vectors: tuple[Value, Value]) -> Value:
         """Store set lanes from number `end` on; return the new end.

@@ -77,12 +77,12 @@ def collect(
         _, end = scan(found_rt, r, low, most, places, 0)
         first = 0
         while first < end:
-            some = min(end - first, items_uc.shape[1] - count)
-            for n in range(some):
+            taken = min(end - first, items_uc.shape[1] - count)
+            for n in range(taken):
                 t = np.uint32(places[first + n])
                 items_uc[u, count + n] = items_t[t]
                 low_uc[u, count + n] = _whole(found_rt[r, t] * own - bound)
-            first, count = first + some, count + some
+            first, count = first + taken, count + taken
             if count > 2 * top_k + _ROOM // 4:
                 count = _compact(u, count, pairing, top_k, work)
         count_u[u] = count
@@ -125,8 +125,8 @@ def _compact(u: int, count: int, pairing: Pairing, top_k: int, work: TopCandidat
     If many stay, those which K others beat exactly are dropped too.
     """
     items, low = work.items[u], work.low[u]
-    some = work.low[u : u + 1, : -(-count // BLOCK) * BLOCK]
-    work.cut[u] = max(work.cut[u], _find_kth(some, 0, (work.cut[u], int(_LEVELS) + 1), top_k))
+    lows = work.low[u : u + 1, : -(-count // BLOCK) * BLOCK]
+    work.cut[u] = max(work.cut[u], _find_kth(lows, 0, (work.cut[u], int(_LEVELS) + 1), top_k))
     least, at = work.cut[u] - work.width[u], 0
     for c in range(count):
         items[at], low[at], kept = items[c], low[c], low[c] >= least
