@@ -17,6 +17,7 @@ from recbench_spark.config import Benchmark, Dataset, EmbeddingsModel, ListsMode
 from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, RecbenchError
 from recbench_spark.night.night_status import NightOutcome
 from recbench_spark.night.run_keys import evaluation_paths
+from recbench_spark.night.verdicts import describe_power
 from recbench_spark.sources import arrow_files
 from recbench_spark.sources.arrow_times import check_times, read_movielens_times
 from recbench_spark.sources.log_sources import open_raw_log
@@ -55,6 +56,7 @@ def dry_run(store_root: str, benchmark: Benchmark, logical_date: date, done: Nig
         f"metrics     {', '.join(evaluation.metrics)} at {', '.join(map(str, evaluation.cutoffs))}",
         f"parts       {', '.join(evaluation.parts)}",
         f"definition  {benchmark.definition.describe()}",
+        *(f"can tell    {text}" for text in describe_power(store_root, benchmark)),
         *describe_curves(benchmark),
         *inputs,
         f"code        recbench-spark {__version__}",

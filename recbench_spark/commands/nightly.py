@@ -215,11 +215,13 @@ def print_outcome(outcome: NightOutcome) -> None:
 
 
 def print_findings(outcome: NightOutcome) -> None:
-    """Print failed models and regressions."""
+    """Print failed models, regressions and doubts."""
     for model, message in outcome.failed.items():
         print(f"error: model {model}: {message}", file=sys.stderr)
     for sentence in outcome.regressions:
         print(f"regression: {sentence}", file=sys.stderr)
+    for sentence in outcome.doubts:
+        print(f"doubt: {sentence}", file=sys.stderr)
 
 
 def print_results(outcome: NightOutcome) -> None:

@@ -251,6 +251,8 @@ def _find_comparison_mistakes(benchmark: Benchmark) -> Iterator[str]:
     pinned = any(rule.against == "baseline" for rule in benchmark.regressions)
     if pinned and comparisons.baseline_night is None:
         yield "regressions against 'baseline' need comparisons.baseline_night"
+    if comparisons.baseline is None and any(rule.against == "model" for rule in benchmark.regressions):
+        yield "regressions against 'model' need comparisons.baseline"
 
 
 def _find_open_loop_mistakes(benchmark: Benchmark) -> Iterator[str]:

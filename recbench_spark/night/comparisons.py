@@ -17,6 +17,7 @@ import pyarrow as pa
 from recbench_spark.analyses.comparisons.comparisons import LOOK_KEY, compare, metric_scales, sum_looks
 from recbench_spark.analyses.comparisons.counted import WHOLE_RANKING, CountedNumber
 from recbench_spark.analyses.comparisons.differences import ComparedRun, ComparisonGroup, ComparisonPlan
+from recbench_spark.analyses.comparisons.evidence import find_allowed_fall
 from recbench_spark.config import MANDCG, Comparisons, digest
 from recbench_spark.core import revisions
 from recbench_spark.core.definitions import Definition
@@ -159,6 +160,7 @@ def make_plan(night: BenchmarkNight, comparisons: Comparisons) -> ComparisonPlan
         night.benchmark.regressions,
         find_night_scales(night, metrics),
         numbers,
+        comparisons.planned_nights,
     )
 
 
@@ -359,7 +361,8 @@ def list_earlier_looks(night: BenchmarkNight, plan: ComparisonPlan) -> Iterator[
     own_codes = f"SELECT code FROM ({code}) AS own WHERE run_id IN ({list_texts(sorted(own_ids))})"
     same_code = f"SELECT run_id FROM ({code}) AS every_run WHERE code IN ({own_codes})"
     split = "SPLIT_PART(split_id, '.', 1)"
-    names = f"{', '.join(LOOK_KEY)}, users, difference, stderr"
+    names = f"{', '.join(LOOK_KEY)}, kind, with_baseline, users, difference, stderr"
+    names += ", allowed_drop, bet_gains, fall_gains"
     pair = "LEAST(model, other), GREATEST(model, other)"
     rows = make_query_runner(night.store)(
         f"SELECT {names} FROM (SELECT {names}, logical_date, compared_at, ROW_NUMBER() OVER ("
@@ -373,7 +376,10 @@ def list_earlier_looks(night: BenchmarkNight, plan: ComparisonPlan) -> Iterator[
     )
     for row in rows.to_dict("records"):
         known = {str(name): None if is_missing(value) else value for name, value in row.items()}
-        yield known | {"k": None if known["k"] is None else int(known["k"])}
+        known["k"] = None if known["k"] is None else int(known["k"])
+        # Wealth of bets on a fall beyond another bound says nothing about tonight's.
+        same = known["allowed_drop"] is not None and known["allowed_drop"] == find_allowed_fall(plan, known)
+        yield known if same else known | {"fall_gains": None}
 
 
 # ------------------------------------------------------------------------------- regressions
@@ -400,8 +406,10 @@ def regression_in_words(row: SimpleNamespace, code: CodeChange | None = None) ->
     interval = (
         f" [{format_signed(row.ci_low)}, {format_signed(row.ci_high)}]" if row.ci_low is not None else ""
     )
+    against = f"of {row.other}" if row.kind == "pair" else f"on {row.other_date}"
+    evidence = f", e-value {row.e_fall:.3g}" if not is_missing(row.e_fall) else ""
     return (
-        f"{row.model}: {row.metric}{at} of {row.part} is {value}, {other} on "
-        f"{row.other_date}: {format_signed(row.difference)}{interval}, "
-        f"allowed {row.allowed_drop:g}{f'; the code differs, {code.words}' if code else ''}"
+        f"{row.model}: {row.metric}{at} of {row.part} is {value}, {other} {against}: "
+        f"{format_signed(row.difference)}{interval}, allowed {row.allowed_drop:g}{evidence}"
+        f"{f'; the code differs, {code.words}' if code else ''}"
     )

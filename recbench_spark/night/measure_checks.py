@@ -135,7 +135,13 @@ def _check_differences(benchmark: Benchmark) -> None:
             "comparisons.minimum_difference", comparisons.minimum_difference, evaluation, widest
         )
     for number, rule in enumerate(benchmark.regressions):
-        _check_difference(f"regressions.{number}.drop", rule.drop, evaluation, rule.metric)
+        for name in ("drop", "rise"):
+            value = getattr(rule, name)
+            if value is not None:
+                _check_difference(f"regressions.{number}.{name}", value, evaluation, rule.metric)
+        if rule.sequential and max(map(abs, _find_range(evaluation, rule.metric))) > 1:
+            message = f"regressions.{number}.sequential: values of {rule.metric} can be beyond 1"
+            raise ConfigError(message, "give certain: true, or a metric between -1 and 1")
 
 
 def _check_difference(where: str, value: float, evaluation: Evaluation, metric: str) -> None:
@@ -150,5 +156,9 @@ def _range_width(evaluation: Evaluation, metric: str) -> float:
 
     The cut-offs are the file's.
     """
-    low, high = figure_range(f"{metric}@{max(evaluation.cutoffs)}")
+    low, high = _find_range(evaluation, metric)
     return high - low
+
+
+def _find_range(evaluation: Evaluation, metric: str) -> tuple[float, float]:
+    return figure_range(f"{metric}@{max(evaluation.cutoffs)}")

@@ -38,6 +38,7 @@ class NightOutcome:
     """A night's outcome: runs, models, report and leaderboard.
 
     `skipped` and `failed` are models. `held`: failed models stopped by a gate on one of their facts.
+    `doubts`: sentences on models that are too good, or cannot be judged.
     """
 
     run_ids: dict[str, str]
@@ -48,6 +49,7 @@ class NightOutcome:
     sql_lines: tuple[str, ...]
     regressions: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -130,7 +132,8 @@ def find_finished_night(root: str, benchmark: Benchmark, day: date) -> NightOutc
         return None
     skipped = tuple(model.name for model in benchmark.models)
     lines = tuple(record["sql_lines"]), tuple(record["regressions"])
-    return NightOutcome({}, skipped, {}, report, record["leaderboard"], *lines)
+    doubts = tuple(record.get("doubts") or ())
+    return NightOutcome({}, skipped, {}, report, record["leaderboard"], *lines, doubts=doubts)
 
 
 def is_done(store: ArrowStore, benchmark: Benchmark, day: date) -> bool:

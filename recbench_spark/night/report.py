@@ -28,6 +28,7 @@ from recbench_spark.night.report_history import (
     read_regressed,
 )
 from recbench_spark.night.run_keys import choose_curve_cutoff
+from recbench_spark.night.verdicts import describe_doubts, read_verdicts
 from recbench_spark.query.answers import Ask, list_texts, make_query_runner
 from recbench_spark.query.command_lines import command_anywhere
 from recbench_spark.runtime.journal import Journal
@@ -79,17 +80,18 @@ def make_report(
         pairs=read_multiverse_pairs(ask, [benchmark.name]) if benchmark.evaluation.multiverse else None,
         regressions=describe_regressions(regressed),
     )
-    report = replace(report, falls=make_falls(store, regressed), has_rules=bool(benchmark.regressions))
+    report = replace(
+        report,
+        falls=make_falls(store, regressed),
+        has_rules=bool(benchmark.regressions),
+        doubts=describe_doubts(read_verdicts(ask, benchmark, ids)),
+    )
     compared = read_compared(ask, ids, report) if benchmark.comparisons else None
     pairs = () if compared is None else reports.make_pairs_compared(compared)
     report = report if compared is None else reports.add_tests(report, compared)
     report = reports.add_nights(report, read_history(ask, benchmark.name, logical_date, report), pairs)
     if benchmark.paradoxes:
-        shown = reports.make_disagreements(*read_disagreements(ask, id_list))
-        flips = ask(f"SELECT * FROM flips WHERE run_id IN ({id_list}) AND other_run_id IN ({id_list})")
-        facts = reports.make_flips(flips)
-        summary = (*report.summary, *reports.describe_flips(facts, reports.map_kinds(report.leaderboards)))
-        report = replace(report, disagreements=shown, flips=facts, summary=summary)
+        report = add_paradoxes(report, ask, id_list)
     report = add_curves_and_indexes(report, store.rows, benchmark, logical_date, latest)
     if any(isinstance(model, GraphNet) for model in benchmark.models):
         report = replace(report, graphs=reports.make_graphs(read_graph_runs(ask, split_id)))
@@ -99,6 +101,15 @@ def make_report(
     return replace(
         report, changes=reports.make_changes(changes), code_changes=reports.describe_code_changes(changes)
     )
+
+
+def add_paradoxes(report: reports.Report, ask: Ask, id_list: str) -> reports.Report:
+    """Add disagreements of parts, and the smallest changes that flip verdicts."""
+    shown = reports.make_disagreements(*read_disagreements(ask, id_list))
+    flips = ask(f"SELECT * FROM flips WHERE run_id IN ({id_list}) AND other_run_id IN ({id_list})")
+    facts = reports.make_flips(flips)
+    summary = (*report.summary, *reports.describe_flips(facts, reports.map_kinds(report.leaderboards)))
+    return replace(report, disagreements=shown, flips=facts, summary=summary)
 
 
 def read_latest(ask: Ask, benchmark: Benchmark, logical_date: date) -> pd.DataFrame:

@@ -91,6 +91,30 @@ class DifferenceRecord(FileRecord):
     regressed: bool
 
 
+class VerdictRecord(FileRecord):
+    """Verdict on a model, as in the view `model_verdicts`."""
+
+    kind: Literal["pair", "previous", "baseline"]
+    model: str
+    other: str
+    other_date: str
+    part: str
+    metric: str
+    k: int | None
+    definition: str
+    verdict: Literal["better", "worse", "equivalent", "not told apart", "too good", "cannot tell"]
+    reason: str | None = Field(description="why it is too good, or cannot be told")
+    value: float | None
+    other_value: float | None
+    difference: float | None
+    ci_low: float | None
+    ci_high: float | None
+    detectable: float | None = Field(description="difference that such a test shows four times in five")
+    e_value: float | None
+    users: int
+    run_id: str
+
+
 class RunRecord(FileRecord):
     """`results/RUN_ID.json`: the outcome of one run."""
 
@@ -137,6 +161,8 @@ class NightRecord(FileRecord):
     failed: dict[str, str] = Field(description="failed models and their errors")
     regressions: list[str] = Field(description="one sentence for each regression")
     regressed: list[DifferenceRecord] = Field(description="the same regressions as fields")
+    verdicts: list[VerdictRecord] = Field(default=[], description="by model, on the headline")
+    doubts: list[str] = Field(default=[], description="models that are too good, or cannot be judged")
     metrics: list[MetricRecord]
     comparisons: list[DifferenceRecord] = Field(description="differences of models of this night")
     report: str | None = Field(description="path of the report below the warehouse")

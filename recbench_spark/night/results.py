@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -30,6 +30,8 @@ from recbench_spark.night.result_files import (
     read_metrics,
 )
 from recbench_spark.night.standalone_runs import count_users, make_run_row, new_run_id, user_name
+from recbench_spark.night.verdicts import describe_doubts, read_verdicts, select_headline
+from recbench_spark.query.answers import make_query_runner
 from recbench_spark.runtime.journal import write_json
 from recbench_spark.schemas import METRICS, RUNS
 from recbench_spark.storage.commits import Addition
@@ -196,18 +198,22 @@ def _write_result(store: FileTables, attempt: Attempt, metrics: Sequence[MetricR
     write_json(place, record.model_dump(mode="json"))
 
 
-def write_night(night: BenchmarkNight, outcome: NightOutcome, comparison_id: str | None = None) -> None:
-    """Write `results/night-SUITE-DATE.json`, the night's outcome.
+def write_night(
+    night: BenchmarkNight, outcome: NightOutcome, comparison_id: str | None = None
+) -> NightOutcome:
+    """Write `results/night-SUITE-DATE.json`; return outcome with doubts.
 
     The file holds the night's numbers and its comparison. The file of a run is written before the runs are
     compared, so it has no regressions. `night_status.find_finished_night` reads this file to see if the
     same night is complete.
     """
-    if night.store.file_place() is None:
-        return
     suite, day = night.benchmark.name, night.logical_date
     newest = find_newest_runs(night, [("logical_date", "=", day)])
     run_ids = {model: row["run_id"] for model, row in sorted(newest.items())}
+    verdicts = read_verdicts(make_query_runner(night.store), night.benchmark, run_ids.values())
+    outcome = replace(outcome, doubts=describe_doubts(verdicts))
+    if night.store.file_place() is None:
+        return outcome
     differences = read_differences(night.store.rows, comparison_id) if comparison_id else []
     record = NightRecord(
         suite=suite,
@@ -217,6 +223,8 @@ def write_night(night: BenchmarkNight, outcome: NightOutcome, comparison_id: str
         failed=outcome.failed,
         regressions=list(outcome.regressions),
         regressed=[one for one in differences if one.regressed],
+        verdicts=select_headline(verdicts, night.benchmark),
+        doubts=list(outcome.doubts),
         metrics=read_metrics(night.store, {run_ids[model]: model for model in run_ids}, night.benchmark),
         comparisons=differences,
         report=f"reports/{suite}-{day}.html" if outcome.report_path else None,
@@ -227,3 +235,4 @@ def write_night(night: BenchmarkNight, outcome: NightOutcome, comparison_id: str
         **describe_code(),
     )
     write_json(night_file(night.store.root, suite, day), record.model_dump(mode="json"))
+    return outcome

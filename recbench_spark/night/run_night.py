@@ -128,8 +128,7 @@ def make_attempts(
     lines = tuple(sql_lines(store, benchmark, logical_date))
     regressions = describe_regressions(night, compared.comparison_id)
     outcome = NightOutcome(run_ids, skipped, failed, path, leaderboard, lines, regressions, held)
-    write_night(night, outcome, compared.comparison_id)
-    return outcome
+    return write_night(night, outcome, compared.comparison_id)
 
 
 def start_runs(

@@ -487,6 +487,7 @@ class Report:
     falls: tuple[Fall, ...] = ()
     compared: tuple[ComparedPair, ...] = ()
     has_rules: bool = False
+    doubts: tuple[str, ...] = ()
 
     @property
     def failures(self) -> tuple[CheckRow, ...]:

@@ -54,7 +54,9 @@ class Fall:
     A model fell by more than its benchmark file allows.
 
     Attributes:
-        kind: previous: the model's last night before; baseline: the night named in the file.
+        kind: previous: the model's last night before; baseline: the night named in the file; pair: another
+            model.
+        other: the other model.
         label: the measure as people write it.
         best: which end of the metric's values is best.
         users: users with a value on both nights.
@@ -79,6 +81,7 @@ class Fall:
     allowed: float | None
     causes: tuple[str, ...] = ()
     is_shipped: bool = True
+    other: str = ""
 
 
 @dataclass(frozen=True)

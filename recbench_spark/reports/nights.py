@@ -36,7 +36,7 @@ HISTORY_COLUMNS = (
 COMPARED_COLUMNS = (
     *("kind", "logical_date", "other_date", "model", "other", "part", "metric", "definition", "k", "users"),
     *("value", "other_value", "difference", "ci_low", "ci_high", "p_holm", "verdict", "allowed_drop"),
-    *("regressed", "with_baseline", "run_id", "other_run_id"),
+    *("regressed", "e_fall", "with_baseline", "run_id", "other_run_id"),
 )
 """Columns of `current_comparisons` for falls and pairs."""
 
@@ -172,6 +172,7 @@ def make_fall(row: dict[str, Any], causes: Sequence[str], is_shipped: bool) -> F
         low=read_real(row["ci_low"]),
         high=read_real(row["ci_high"]),
         allowed=read_real(row["allowed_drop"]),
+        other=read_text(row["other"]),
         causes=tuple(causes),
         is_shipped=is_shipped,
     )

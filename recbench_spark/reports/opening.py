@@ -43,6 +43,7 @@ def make_opening(report: Report) -> Opening:
             [describe_fall(fall, kinds.get(fall.model, "")) for fall in falls], "in the view regressions"
         ),
         *_cut_events([f"A gate failed: {text}." for text in gated], "in the table checks"),
+        *_cut_events([f"{doubt}." for doubt in report.doubts], "in the view model_verdicts"),
         *_cut_events([f"{model} failed: see Runs." for model in failed], "that failed, in Runs"),
         *_cut_events(describe_failed_attempts(report.runs), "of such attempts, in Runs"),
     ]
@@ -77,6 +78,7 @@ def _choose_verdict(report: Report, falls: Sequence[Fall]) -> tuple[str, str]:
         (outdated, "warn", earlier),
         (missing, "warn", f"No value for {_join_names(missing)}"),
         (falls, "warn", "Nothing that could be shipped fell; a model that nobody ships did"),
+        (report.doubts, "warn", "Look before you ship: a number is too good, or does not hold"),
     )
     calm = ("good", _describe_calm(report))
     return next(((tone, verdict) for holds, tone, verdict in verdicts if holds), calm)
@@ -108,8 +110,8 @@ def describe_fall(fall: Fall, kind: str = "") -> str:
     before, now = phrases.format_decimals(fall.other_value), phrases.format_decimals(fall.value)
     numbers = f"{fall.label} from {before} to {now}"
     where = f"on {fall.part}, {fall.users:,} users"
-    night = "the night that the file names" if fall.kind == "baseline" else "its night before"
-    since = f"against {night}, {fall.other_date}"
+    nights = {"baseline": f"the night that the file names, {fall.other_date}", "pair": fall.other}
+    since = f"against {nights.get(fall.kind, f'its night before, {fall.other_date}')}"
     causes = f"; {', '.join(fall.causes)}" if fall.causes else ""
     model = phrases.name_model(fall.model, kind)
     return f"{model} {describe_move(fall)}: {numbers} ({where}), {since}{causes}."

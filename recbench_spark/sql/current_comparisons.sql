@@ -43,6 +43,11 @@ SELECT
   CASE WHEN directions.direction = 1 THEN newest.sequence_high ELSE -newest.sequence_low END AS sequence_high,
   newest.allowed_drop,
   newest.regressed,
+  newest.allowed_rise,
+  newest.rose,
+  newest.e_value,
+  newest.e_bh,
+  newest.e_fall,
   newest.run_id,
   newest.other_run_id,
   newest.split_id

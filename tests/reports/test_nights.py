@@ -39,7 +39,7 @@ COMPARED = {
     "kind": "previous", "logical_date": "2026-02-03", "other_date": "2026-02-02", "model": "ours",
     "other": "ours", "part": "test", "metric": "ndcg", "definition": "v1", "k": 10, "users": 3000,
     "value": 0.033, "other_value": 0.098, "difference": -0.065, "ci_low": -0.07, "ci_high": -0.06,
-    "p_holm": 0.00001, "verdict": "worse", "allowed_drop": 0.01, "regressed": True,
+    "p_holm": 0.00001, "verdict": "worse", "allowed_drop": 0.01, "regressed": True, "e_fall": None,
     "with_baseline": False, "run_id": "run-ours", "other_run_id": "run-before",
 }  # fmt: skip
 

@@ -199,10 +199,14 @@ class Comparison:
         return [place / name for name in names]
 
     def describe(self) -> list[str]:
-        """Return table, family and checks as lines for a terminal."""
+        """Return table, family and checks as lines for a terminal.
+
+        Wilcoxon's p is not among them: with many users it finds differences where means are equal
+        (Ihemelandu and Ekstrand 2023).
+        """
         names = [
             *("part", "metric", "k", "model", "other", "value", "other_value", "difference", "ci_low"),
-            *("ci_high", "p_t", "p_holm", "p_randomisation", "p_bootstrap", "p_wilcoxon", "detectable"),
+            *("ci_high", "p_t", "p_holm", "p_randomisation", "p_bootstrap", "detectable"),
             *("verdict", "users", "wins", "ties", "losses"),
         ]
         frame = self.to_pandas()[names]
@@ -218,7 +222,7 @@ class Comparison:
     def _repr_html_(self) -> str:
         """Return differences, family, checks and slices for a notebook."""
         frame = self.to_pandas()
-        shown = frame.assign(k=frame["k"].astype("string").fillna(""))
+        shown = frame.assign(k=frame["k"].astype("string").fillna("")).drop(columns="p_wilcoxon")
         slices = self.slices.table.filter(pc.is_valid(self.slices.column("slice_key"))).to_pandas()
         tables = [
             one.to_html(index=False, float_format="{:.4g}".format, na_rep="", border=0)

@@ -19,11 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.analyses.comparisons import differences as tests
+from recbench_spark.analyses.comparisons import evidence
 from recbench_spark.analyses.comparisons import paired_values as paired
 from recbench_spark.analyses.comparisons.counted import gather_rows, name_owners
 from recbench_spark.analyses.comparisons.differences import CELL, ComparisonPlan, PairSums
-from recbench_spark.analyses.comparisons.kernels import significance as kernel
+from recbench_spark.analyses.comparisons.kernels.significance import PLANES
 from recbench_spark.analyses.comparisons.paired_values import KEY, PairedValues
+from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.streams import Batches
 from recbench_spark.engine.measures import Measure
 from recbench_spark.metrics.list_rows import sum_lists
@@ -87,8 +89,8 @@ def compare(user_metrics: Rows, plan: ComparisonPlan, earlier: EarlierLooks, tas
     reduced = reduce_tasks(
         {"tests": difference_measure(plan)}, users.then(paired.sort_by_user, ()), finishing
     )
-    results = _add_earlier_looks(reduced.get("tests", tests.RESULTS.empty_table()), earlier)
-    return name_owners(adjust_families(results, plan), plan.numbers)
+    results = reduced.get("tests", _EMPTY)
+    return name_owners(adjust_families(results, plan, earlier), plan.numbers)
 
 
 def _deal_users(tables: Iterable[pa.Table], plan: ComparisonPlan, tasks: int) -> Iterator[Block]:
@@ -184,27 +186,25 @@ def _finish(plan: ComparisonPlan, table: pa.Table) -> pa.Table:
     key = tuple(table.column(name)[0].as_py() for name in CELL)
     is_step = pc.is_valid(table.column("member"))
     m = len(plan.groups[key[-1]].runs)
-    shapes = ((kernel.PLANES, m, m), (-1, m), (-1, m), (-1, m))
+    shapes = ((PLANES, m, m), (-1, m), (-1, m), (-1, m))
     parts = table.filter(pc.invert(is_step))
     sums = [sum_lists(parts, name, shape) for name, shape in zip(_SUMS, shapes, strict=True)]
-    p_values = _test_ranks(table.filter(is_step))
+    counted = _add_histograms(table.filter(is_step))
     results = tests.finish_cell(plan, key, sums)
-    members = zip(*(results.column(name).to_pylist() for name in ("member", "with_baseline")), strict=True)
-    column = [p_values.get(m) if with_baseline else None for m, with_baseline in members]
-    return results.append_column("p_wilcoxon", pa.array(column, pa.float64()))
+    return evidence.add_counted_tests(plan, results, counted)
 
 
-def _test_ranks(table: pa.Table) -> dict[int, float]:
-    """Return each member's p-value by Wilcoxon's test."""
-    p_values = {}
+def _add_histograms(table: pa.Table) -> dict[int, tuple[Ints, Ints]]:
+    """Return each member's different steps, ascending, and their users."""
+    counted = {}
     for member in pc.unique(table.column("member")).to_pylist():
         own = table.filter(pc.equal(table.column("member"), member))
         step_n, user_n = (flatten_lists(own.column(name).combine_chunks())[1] for name in _STEPS)
         steps, place_n = np.unique(step_n, return_inverse=True)
         users = np.zeros(len(steps), np.int64)
         np.add.at(users, place_n, user_n)
-        p_values[member] = kernel.wilcoxon(steps, users).p
-    return p_values
+        counted[member] = steps, users
+    return counted
 
 
 # ------------------------------------------------------------------------------- looks, families
@@ -215,14 +215,20 @@ LOOK_KEY = ("model", "other", "part", "metric", "definition", "k")
 class Look(NamedTuple):
     """Sums of one difference over earlier nights.
 
-    The fields count nights and users, then give the sum and sum of squares over users.
+    The fields count nights and users, then give the sum and sum of squares over users, and the sums of
+    `bet_gains` and `fall_gains`.
     """
 
     nights: int
     seen: int
     seen_total: float
     seen_squares: float
+    seen_gains: Floats
+    seen_falls: Floats
 
+
+FIRST_LOOK = Look(0, 0, 0.0, 0.0, evidence.NO_GAINS, evidence.NO_FALLS)
+LOOK_TYPES = (pa.int64(), pa.int64(), pa.float64(), pa.float64(), evidence.GAINS, evidence.GAINS)
 
 EarlierLooks = Mapping[tuple[Any, ...], Look]
 """By LOOK_KEY."""
@@ -232,7 +238,7 @@ def sum_looks(earlier: Iterable[Mapping[str, Any]]) -> dict[tuple[Any, ...], Loo
     """Sum earlier nights' rows of `comparisons`, in their order.
 
     Both directions of a pair get sums. Rows without a standard error, which needs at least two users, are
-    left out.
+    left out. A night without bets leaves the wealth as it was.
     """
     looks: dict[tuple[Any, ...], Look] = {}
     for row in earlier:
@@ -241,36 +247,42 @@ def sum_looks(earlier: Iterable[Mapping[str, Any]]) -> dict[tuple[Any, ...], Loo
         n, mean = row["users"], row["difference"]
         # The variance is computed back from the standard error.
         squares = row["stderr"] ** 2 * n * (n - 1) + n * mean**2
+        gains, falls = evidence.read_gains(row)
         model, other, *key = (row[name] for name in LOOK_KEY)
-        for pair, total in (((model, other), n * mean), ((other, model), -(n * mean))):
-            before = looks.get((*pair, *key), Look(0, 0, 0.0, 0.0))
-            added = zip(before, (1, n, total, squares), strict=True)
-            looks[(*pair, *key)] = Look(*(one + more for one, more in added))
+        forth = (1, n, n * mean, squares, gains, falls)
+        back = (1, n, -(n * mean), squares, evidence.turn_gains(gains), evidence.NO_FALLS)
+        for pair, look in (((model, other), forth), ((other, model), back)):
+            before = looks.get((*pair, *key), FIRST_LOOK)
+            looks[(*pair, *key)] = Look(*(one + more for one, more in zip(before, look, strict=True)))
     return looks
 
 
 def _add_earlier_looks(results: pa.Table, earlier: EarlierLooks) -> pa.Table:
-    """Add earlier nights' users, sum and squares to each difference."""
+    """Add earlier nights' sums to each difference."""
     looks = [
         earlier.get(tuple(row[name] for name in LOOK_KEY)) if row["kind"] == "pair" else None
         for row in results.select([*LOOK_KEY, "kind"]).to_pylist()
     ]
-    kinds = (pa.int64(), pa.int64(), pa.float64(), pa.float64())
-    for place, (name, kind) in enumerate(zip(Look._fields, kinds, strict=True)):
+    for place, (name, kind) in enumerate(zip(Look._fields, LOOK_TYPES, strict=True)):
         numbers = pa.array([None if one is None else one[place] for one in looks], kind)
         results = results.append_column(name, numbers)
     return results
 
 
-def adjust_families(results: pa.Table, plan: ComparisonPlan) -> pa.Table:
+_NO_LOOKS: EarlierLooks = {}
+_EMPTY = pa.schema([*tests.RESULTS, *evidence.COUNTED]).empty_table()
+
+
+def adjust_families(results: pa.Table, plan: ComparisonPlan, earlier: EarlierLooks = _NO_LOOKS) -> pa.Table:
     """Add columns computed from all results of a kind and part.
 
     All results are models^2 x metrics x cut-offs rows.
     """
+    results = _add_earlier_looks(results, earlier)
     kinds = dict.fromkeys(zip(*(results.column(n).to_pylist() for n in ("kind", "part")), strict=True))
     finished = []
     for kind, part in kinds:
         own = pc.and_(pc.equal(results.column("kind"), kind), pc.equal(results.column("part"), part))
         finished.append(tests.finish_family(plan, results.filter(own)))
     empty = pa.schema([*results.schema, *tests.ADJUSTED]).empty_table()
-    return pa.concat_tables(finished) if finished else empty
+    return evidence.add_evidence(plan, pa.concat_tables(finished) if finished else empty)

@@ -76,6 +76,7 @@ class ComparisonPlan:
     rules: tuple[Regression, ...] = ()
     scales: Mapping[str, float] | None = None
     numbers: tuple[CountedNumber, ...] = ()
+    nights: int = 30
 
     def scale(self, metric: str) -> float:
         """Return a metric's factor, applied before values are added up."""
@@ -300,6 +301,8 @@ ADJUSTED = pa.schema(
         "sequence_users": pa.int64(),
         **dict.fromkeys(("sequence_low", "sequence_high", "allowed_drop"), pa.float64()),
         "regressed": pa.bool_(),
+        "allowed_rise": pa.float64(),
+        "rose": pa.bool_(),
     }
 )
 """Columns computed from all results of a kind and part."""
@@ -351,23 +354,42 @@ def _sequential_columns(plan: ComparisonPlan, row: Mapping[str, Any]) -> tuple[f
     return 1 + (row["nights"] or 0), n, low, high
 
 
-def find_regression(plan: ComparisonPlan, row: Mapping[str, Any]) -> tuple[float | None, bool]:
-    """Return a rule's smallest allowed drop, and the verdict.
+def find_regression(
+    plan: ComparisonPlan, row: Mapping[str, Any]
+) -> tuple[float | None, bool, float | None, bool]:
+    """Return the smallest allowed fall and rise, and if each is exceeded.
 
-    The verdict tells whether the result drops by more.
+    Order: allowed fall, whether the result falls by more, allowed rise, whether it rises by more.
+    Sequential rules find falls elsewhere (`evidence.add_evidence`).
     """
-    scope = (row["kind"], row["part"], row["metric"], row["k"])
-    applicable = [
+    rules = find_rules(plan, row)
+    sign = -1.0 if row["metric"] in plan.lower else 1.0
+    gain, low, high = (sign * (row[name] or 0.0) for name in ("difference", "ci_low", "ci_high"))
+    certain = row["users"] >= resampling.count_fewest_users(plan.bootstrap.level)
+    surely_fell, surely_rose = certain and max(low, high) < 0, certain and min(low, high) > 0
+    falls, rises = (
+        [(bound, rule) for rule in rules if (bound := getattr(rule, name)) is not None]
+        for name in ("drop", "rise")
+    )
+    fell = any(
+        -gain > drop and (surely_fell or not rule.certain) for drop, rule in falls if not rule.sequential
+    )
+    rose = any(gain > rise and (surely_rose or not rule.certain) for rise, rule in rises)
+    allowed_fall, allowed_rise = (
+        min((bound for bound, _ in side), default=None) for side in (falls, rises)
+    )
+    return allowed_fall, fell, allowed_rise, rose
+
+
+def find_rules(plan: ComparisonPlan, row: Mapping[str, Any]) -> list[Regression]:
+    """Return the rules for a difference.
+
+    Pairs of models count where the other model is the baseline.
+    """
+    against = row["kind"] if row["kind"] != "pair" else "model" if row["with_baseline"] else None
+    scope = (against, row["part"], row["metric"], row["k"])
+    return [
         rule
         for rule in plan.rules
         if (rule.against, rule.part, rule.metric, rule.k) == scope and rule.model in (None, row["model"])
     ]
-    if not applicable:
-        return None, False
-    lower_is_better = row["metric"] in plan.lower
-    drop = row["difference"] if lower_is_better else -row["difference"]
-    certain = row["users"] >= resampling.count_fewest_users(plan.bootstrap.level) and (
-        row["ci_low"] > 0 if lower_is_better else row["ci_high"] < 0
-    )
-    violations = [drop > rule.drop and (certain or not rule.certain) for rule in applicable]
-    return min(rule.drop for rule in applicable), any(violations)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -45,6 +45,8 @@ class Comparisons(Strict):
     all with a value per user.
     """
 
+    added_later: ClassVar[frozenset[str]] = frozenset({"planned_nights"})
+
     baseline: Name | None = None
     baseline_night: date | None = None
     metrics: tuple[str, ...] | None = None
@@ -53,6 +55,8 @@ class Comparisons(Strict):
     replicates: Annotated[int, Field(ge=1, le=100_000)] = 1000
     """Resamplings for the bootstrap and the randomisation test."""
     planned_users: Annotated[int, Field(ge=2, le=10**12)] = 10_000
+    planned_nights: Annotated[int, Field(ge=1, le=10_000)] = 30
+    """Nights over which a sequential rule against a night bounds false alarms."""
 
     @field_validator("baseline_night", mode="before")
     @classmethod
@@ -61,23 +65,41 @@ class Comparisons(Strict):
 
 
 class Regression(Strict):
-    """A falling metric that ends the job with exit code 4.
+    """A falling metric ends the job with exit code 4.
 
-    The metric falls against an earlier night. `k`: None is the whole ranking. `against`: the model's
-    previous night, or `comparisons.baseline_night`. `certain`: count only falls whose interval excludes 0.
+    The metric falls against an earlier night, or another model. `k`: None is the whole ranking. `against`:
+    the model's previous night, `comparisons.baseline_night`, or tonight's model `comparisons.baseline`.
+    `certain`: count only falls whose interval excludes 0. `sequential`: count only falls whose evidence
+    bounds the chance of any false alarm: over all sequential rules and every night for `model`, over
+    `comparisons.planned_nights` for the others.
     """
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"rise", "sequential"})
 
     metric: str
     """Metric that may not fall."""
     k: Count | None = None
-    drop: Annotated[float, Field(ge=0)]
-    """Largest allowed fall."""
+    drop: Annotated[float, Field(ge=0)] | None = None
+    """Largest allowed fall; None: any."""
+    rise: Annotated[float, Field(ge=0)] | None = None
+    """Largest rise that is believed; a larger one is called too good. None: any."""
     part: Name = "test"
     """Held-out part in which the metric is watched."""
     model: Name | None = None
     """The watched model; None: every model."""
-    against: Literal["previous", "baseline"] = "previous"
+    against: Literal["previous", "baseline", "model"] = "previous"
     certain: bool = False
+    sequential: bool = False
+
+    @model_validator(mode="after")
+    def _check_rule(self) -> Regression:
+        if self.drop is None and self.rise is None:
+            raise ValueError("give 'drop' (largest allowed fall), 'rise' (largest believed rise), or both")
+        if self.sequential and self.drop is None:
+            raise ValueError("'sequential' is about falls: give 'drop' too")
+        if self.certain and self.sequential:
+            raise ValueError("give one of 'certain' (one interval) and 'sequential' (all nights together)")
+        return self
 
 
 class Paradoxes(Strict):

@@ -79,6 +79,21 @@ COMPARISONS = Table(
         TableColumn("allowed_drop", DOUBLE, "Largest fall allowed by the benchmark file; NULL: no rule."),
         TableColumn("regressed", BOOLEAN, "Whether the fall is larger than allowed.", False),
         TableColumn("compared_at", TIMESTAMP, "When it was computed, UTC.", False),
+        TableColumn("allowed_rise", DOUBLE, "Largest rise believed by the benchmark file; NULL: no rule."),
+        TableColumn("rose", BOOLEAN, "Whether the rise is larger than believed; NULL: of older code."),
+        TableColumn(
+            "e_value",
+            DOUBLE,
+            "Evidence for a difference, at all looks: without one, 1 / alpha or more has chance alpha.",
+        ),
+        TableColumn("e_bh", DOUBLE, "e_value by e-BH over the kind, part and baseline."),
+        TableColumn(
+            "e_fall", DOUBLE, "Evidence for a fall beyond allowed_drop, by e-BH over all sequential rules."
+        ),
+        TableColumn(
+            "bet_gains", array_type(DOUBLE), "Logarithms of this night's wealth: bets up, then down."
+        ),
+        TableColumn("fall_gains", array_type(DOUBLE), "The same of bets on a fall beyond allowed_drop."),
     ),
     constraints={"kind_known": "kind IN ('pair', 'previous', 'baseline')"},
 )

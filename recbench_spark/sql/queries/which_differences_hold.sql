@@ -1,5 +1,5 @@
 -- Which models differ for sure from the baseline (or from the best other one) on the latest night?
--- p_holm is adjusted over all models, metrics and cut-offs; the sequence interval holds however often one looks.
+-- p_holm is adjusted over all models, metrics and cut-offs; the sequence interval and the e-value hold however often one looks.
 SELECT
   current_comparisons.suite,
   current_comparisons.part,
@@ -14,7 +14,7 @@ SELECT
   current_comparisons.ci_high,
   current_comparisons.p_t,
   current_comparisons.p_holm,
-  current_comparisons.p_wilcoxon,
+  current_comparisons.e_value,
   current_comparisons.effect,
   current_comparisons.verdict,
   current_comparisons.sequence_low,
