@@ -66,15 +66,14 @@ def make_report(
     ask = make_query_runner(store)
     latest = read_latest(ask, benchmark, logical_date)
     ids = latest.run_id.unique().tolist()
-    splits = sorted({split_id, *latest.split_id})
-    id_list = list_texts(ids)
+    id_list, splits = list_texts(ids), list_texts(sorted({split_id, *latest.split_id}))
     failed = f"suite = '{benchmark.name}' AND logical_date = DATE '{logical_date}' AND status = 'failed'"
     regressed = read_regressed(ask, ids, logical_date) if benchmark.regressions else []
     report = reports.make_report(
         latest,
         ask(f"SELECT * FROM runs WHERE run_id IN ({id_list}) OR ({failed})"),
         ask(f"SELECT * FROM checks WHERE run_id IN ({id_list})"),
-        ask(f"SELECT * FROM manifests WHERE split_id IN ({list_texts(splits)})"),
+        ask(f"SELECT * FROM manifests WHERE split_id IN ({splits})"),
         benchmark.headline,
         sql_lines=sql_lines(store, benchmark, logical_date),
         pairs=read_multiverse_pairs(ask, [benchmark.name]) if benchmark.evaluation.multiverse else None,
