@@ -215,13 +215,15 @@ def print_outcome(outcome: NightOutcome) -> None:
 
 
 def print_findings(outcome: NightOutcome) -> None:
-    """Print failed models, regressions and doubts."""
+    """Print failed models, regressions, doubts and restated numbers."""
     for model, message in outcome.failed.items():
         print(f"error: model {model}: {message}", file=sys.stderr)
     for sentence in outcome.regressions:
         print(f"regression: {sentence}", file=sys.stderr)
     for sentence in outcome.doubts:
         print(f"doubt: {sentence}", file=sys.stderr)
+    for sentence in outcome.restated:
+        print(f"restated: {sentence}", file=sys.stderr)
 
 
 def print_results(outcome: NightOutcome) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
-from recbench_spark.analyses.comparisons.settings import Comparisons, Gate, Paradoxes, Regression
+from recbench_spark.analyses.comparisons.settings import Comparisons, Gate, Paradoxes, Regression, Restated
 from recbench_spark.boards.settings import SearchSettings
 from recbench_spark.config.evaluation import EXPOSURE_SLICES, Evaluation
 from recbench_spark.core.definitions import Definition
@@ -37,7 +37,7 @@ class Benchmark(Strict):
     folds, a published one or your own; without it, the board has the file's name.
     """
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"search", "board", "retrieval"})
+    added_later: ClassVar[frozenset[str]] = frozenset({"search", "board", "retrieval", "restated"})
 
     name: Name
     """Name of the suite in tables and reports."""
@@ -61,6 +61,8 @@ class Benchmark(Strict):
     """Tests between models and between nights."""
     regressions: tuple[Regression, ...] = ()
     """Falls that end the job with exit code 4."""
+    restated: Restated | None = None
+    """Bound on how far numbers may move when a night is made again."""
     paradoxes: Paradoxes | None = None
     """Search for cases where parts and whole disagree."""
     ran_by: str | None = None

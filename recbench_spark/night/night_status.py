@@ -38,7 +38,8 @@ class NightOutcome:
     """A night's outcome: runs, models, report and leaderboard.
 
     `skipped` and `failed` are models. `held`: failed models stopped by a gate on one of their facts.
-    `doubts`: sentences on models that are too good, or cannot be judged.
+    `doubts`: sentences on models that are too good, or cannot be judged. `restated`: sentences on numbers
+    that replaced others of this night and moved too far.
     """
 
     run_ids: dict[str, str]
@@ -50,12 +51,15 @@ class NightOutcome:
     regressions: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
+    restated: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
         """The job's exit code; 3 if only gates stopped models."""
         if self.failed:
             return GATE if self.failed.keys() == set(self.held) else FAILED
+        if self.restated:
+            return GATE
         return REGRESSION if self.regressions else OK
 
 

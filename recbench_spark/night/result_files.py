@@ -163,6 +163,7 @@ class NightRecord(FileRecord):
     regressed: list[DifferenceRecord] = Field(description="the same regressions as fields")
     verdicts: list[VerdictRecord] = Field(default=[], description="by model, on the headline")
     doubts: list[str] = Field(default=[], description="models that are too good, or cannot be judged")
+    restated: list[str] = Field(default=[], description="numbers that moved too far when made again")
     metrics: list[MetricRecord]
     comparisons: list[DifferenceRecord] = Field(description="differences of models of this night")
     report: str | None = Field(description="path of the report below the warehouse")

@@ -30,7 +30,12 @@ from recbench_spark.night.result_files import (
     read_metrics,
 )
 from recbench_spark.night.standalone_runs import count_users, make_run_row, new_run_id, user_name
-from recbench_spark.night.verdicts import describe_doubts, read_verdicts, select_headline
+from recbench_spark.night.verdicts import (
+    describe_doubts,
+    describe_restatements,
+    read_verdicts,
+    select_headline,
+)
 from recbench_spark.query.answers import make_query_runner
 from recbench_spark.runtime.journal import write_json
 from recbench_spark.schemas import METRICS, RUNS
@@ -210,8 +215,10 @@ def write_night(
     suite, day = night.benchmark.name, night.logical_date
     newest = find_newest_runs(night, [("logical_date", "=", day)])
     run_ids = {model: row["run_id"] for model, row in sorted(newest.items())}
-    verdicts = read_verdicts(make_query_runner(night.store), night.benchmark, run_ids.values())
-    outcome = replace(outcome, doubts=describe_doubts(verdicts))
+    ask = make_query_runner(night.store)
+    verdicts = read_verdicts(ask, night.benchmark, run_ids.values())
+    restated = describe_restatements(ask, night.benchmark, outcome.run_ids.values())
+    outcome = replace(outcome, doubts=describe_doubts(verdicts), restated=restated)
     if night.store.file_place() is None:
         return outcome
     differences = read_differences(night.store.rows, comparison_id) if comparison_id else []
@@ -225,6 +232,7 @@ def write_night(
         regressed=[one for one in differences if one.regressed],
         verdicts=select_headline(verdicts, night.benchmark),
         doubts=list(outcome.doubts),
+        restated=list(outcome.restated),
         metrics=read_metrics(night.store, {run_ids[model]: model for model in run_ids}, night.benchmark),
         comparisons=differences,
         report=f"reports/{suite}-{day}.html" if outcome.report_path else None,

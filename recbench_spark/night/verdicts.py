@@ -1,4 +1,4 @@
-"""Read what a night may say of each model, from the view `model_verdicts`."""
+"""Read what a night may say of each model, and which numbers it replaced."""
 
 from __future__ import annotations
 
@@ -71,6 +71,31 @@ def describe_verdict(one: VerdictRecord) -> str:
     figure = f"{name_figure(one.metric, one.k)} of {one.part} is {values}"
     reason = f" ({one.reason})" if one.reason else ""
     return f"{one.model}: {one.verdict}{reason}, {figure}: {format_signed(one.difference or 0)}"
+
+
+def describe_restatements(ask: Ask, benchmark: Benchmark, run_ids: Iterable[str]) -> tuple[str, ...]:
+    """Describe numbers of these runs that moved their night's too far.
+
+    Without a bound in the file there are none.
+    """
+    if benchmark.restated is None:
+        return ()
+    rows = ask(
+        "SELECT model, part, metric, k, value_before, value, difference, cause FROM restatements "
+        f"WHERE run_id IN ({list_texts(sorted(run_ids))}) AND estimator = 'holdout' "
+        f"AND slice_key IS NULL AND ABS(difference) > {benchmark.restated.above!r} "
+        "ORDER BY model, part, metric, k"
+    )
+    return tuple(_describe_move(row) for row in rows.to_dict("records"))
+
+
+def _describe_move(row: Mapping[Any, Any]) -> str:
+    figure = name_figure(row["metric"], None if is_missing(row["k"]) else int(row["k"]))
+    return (
+        f"{row['model']}: {figure} of {row['part']} is {format_decimals(row['value'])}, "
+        f"{format_decimals(row['value_before'])} before on this night: "
+        f"{format_signed(row['difference'])}, by {row['cause']}"
+    )
 
 
 def describe_power(root: str, benchmark: Benchmark) -> list[str]:

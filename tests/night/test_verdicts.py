@@ -120,3 +120,32 @@ def test_a_night_says_before_what_it_could_tell(
     assert first.startswith("ours with popular: ndcg@10 of test 0.")
     assert describe_power(str(tmp_path / "none"), suite(folder)) == []
     assert describe_power(store.root, suite(folder, comparisons=None, regressions=[])) == []
+
+
+def test_numbers_made_again_are_told_with_their_cause(tmp_path: Path) -> None:
+    truth = write_log(tmp_path)
+    store, benchmark, day = (
+        ArrowStore(str(tmp_path / "warehouse")),
+        suite(tmp_path, restated={"above": 0.002}, comparisons=None, regressions=[]),
+        date(2026, 1, 4),
+    )
+    lists = tmp_path / f"lists-{day}.csv"
+    write_lists(lists, {user: items[:1] for user, items in truth.items()})
+    assert run(store, benchmark, day).outcome.restated == ()
+    assert run(store, benchmark, day, force=True).outcome.restated == ()
+    write_lists(lists, truth)
+    again = run(store, benchmark, day).outcome
+    (sentence,) = [text for text in again.restated if "ndcg@10" in text]
+    assert sentence.startswith(
+        "ours: ndcg@10 of test is 1.0000, 0.6131 before on this night: +0.3869, by inputs"
+    )
+    assert again.exit_code == 3 and read_night(store, day).restated == list(again.restated)
+    with (tmp_path / "log.csv").open("a") as log:  # a late row, which is user 0's last now
+        log.write("u0,i1,1600009999\n")
+    late = run(store, benchmark, day).outcome
+    assert {text.rpartition("by ")[2] for text in late.restated} == {"log"}
+    ask = make_query_runner(store)
+    causes = ask(
+        "SELECT DISTINCT model, cause FROM restatements WHERE metric = 'ndcg' ORDER BY model, cause"
+    )
+    assert causes.to_numpy().tolist() == [["ours", "inputs"], ["ours", "log"], ["popular", "log"]]

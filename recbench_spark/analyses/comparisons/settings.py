@@ -102,6 +102,16 @@ class Regression(Strict):
         return self
 
 
+class Restated(Strict):
+    """Largest move of a number when its night is made again.
+
+    A larger one, whatever its cause, ends the job with exit code 3.
+    """
+
+    above: Annotated[float, Field(ge=0)]
+    """Largest move allowed."""
+
+
 class Paradoxes(Strict):
     """Settings for the search for Simpson's paradoxes.
 
