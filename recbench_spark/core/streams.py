@@ -5,7 +5,7 @@ Kernels on a GPU do not need Arrow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
@@ -14,6 +14,10 @@ Batches = Iterator[pa.RecordBatch]
 
 NOTES = b"recbench.notes"
 """Metadata of a table: what a task tells the driver beside its rows."""
+
+
+BUFFER_BYTES = 1 << 26
+"""Bytes of rows in a task while it deals them."""
 
 
 def serialize_table(rows: pa.Table) -> bytes:
@@ -50,3 +54,17 @@ def group_batches(batches: Batches, rows: int) -> Iterator[list[pa.RecordBatch]]
             buffer, n = [], 0
     if buffer:
         yield buffer
+
+
+def gather_tables(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Yield the rows in tables of about BUFFER_BYTES."""
+    held: list[pa.Table] = []
+    size = 0
+    for table in tables:
+        held += [table] if len(table) else []
+        size += table.nbytes
+        if held and size >= BUFFER_BYTES:
+            yield pa.concat_tables(held)
+            held, size = [], 0
+    if held:
+        yield pa.concat_tables(held)

@@ -207,6 +207,11 @@ class LocalTasks(PipedTasks):
         finally:
             _remove_files(folder)
 
+    def beside(self, others: Sequence[LocalTasks], tasks: int) -> LocalTasks:
+        """Return kept tasks with the pairs of others, which are kept, too."""
+        sent = [[block for one in (self, *others) for block in one.parts[n][0][1]] for n in range(tasks)]
+        return replace(self, parts=tuple([(task, blocks)] for task, blocks in enumerate(sent)))
+
     def collect(self) -> list[Any]:
         """Return all items, task by task."""
         return list(self.iterate())

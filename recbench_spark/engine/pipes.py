@@ -84,6 +84,25 @@ def collect_some(tasks: Any, places: Sequence[int]) -> list[Any]:
     return list(tasks.context.runJob(tasks, iter, places))
 
 
+def unite_tasks(sides: Sequence[Any], tasks: int) -> Any:
+    """Bring the items of several shuffles together, by the numbers of their tasks.
+
+    Runners whose shuffles are kept have the method `beside`; RDDs are shuffled once more.
+    """
+    first, *others = sides
+    if not others:
+        return first
+    if hasattr(first, "beside"):
+        return first.beside(others, tasks)
+    numbered = [one.mapPartitionsWithIndex(number_items) for one in sides]
+    return first.context.union(numbered).partitionBy(tasks, int).values()
+
+
+def number_items(task: int, items: Iterator[Any]) -> Iterator[tuple[int, Any]]:
+    """Yield a task's items as pairs with its number."""
+    return ((task, item) for item in items)
+
+
 def remove_shuffle(shuffled: Any) -> None:
     """Remove a shuffle's files after reading.
 

@@ -19,8 +19,15 @@ import pyarrow as pa
 from pyspark import cloudpickle
 from pyspark.sql import functions as F
 
-from recbench_spark.engine.pipes import PipedTasks, cut_parts, decode_value, encode_value, run_pipes
-from recbench_spark.engine.versions import collect_arrow, send_to_tasks
+from recbench_spark.engine.pipes import (
+    PipedTasks,
+    cut_parts,
+    decode_value,
+    encode_value,
+    number_items,
+    run_pipes,
+)
+from recbench_spark.engine.versions import collect_arrow, send_to_tasks, union_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -95,12 +102,20 @@ class Tasks(PipedTasks):
 
     def partitionBy(self, tasks: int, number: object = None) -> Tasks:  # noqa: N802
         """Shuffle pairs (task, value): the number chooses the task."""
-        pairs = self.pairs(tasks)
+        return self._shuffle([self.pairs(tasks)], tasks)
+
+    def beside(self, others: Sequence[Tasks], tasks: int) -> Tasks:
+        """Shuffle the items of several shuffles together."""
+        sides = [one.mapPartitionsWithIndex(number_items).pairs(tasks) for one in (self, *others)]
+        return self._shuffle(sides, tasks).values()
+
+    def _shuffle(self, sides: Sequence[DataFrame], tasks: int) -> Tasks:
         # A row without a block for each task: even tasks without pairs run.
         marks = self.spark.range(0, tasks, 1, 1).select(
             F.col("id").cast("int").alias("task"), F.lit(None).cast("binary").alias("rows")
         )
-        return Tasks(spark=self.spark, shuffled=send_to_tasks(pairs.union(marks), tasks, F.col("task")))
+        shuffled = send_to_tasks(union_rows([*sides, marks]), tasks, F.col("task"))
+        return Tasks(spark=self.spark, shuffled=shuffled)
 
     def pairs(self, tasks: int) -> DataFrame:
         """Return pairs (task, value) as BLOCKS, in this module's coding."""

@@ -328,8 +328,8 @@ def write_labelled(
             commit(store, add_blocks(REJECTS, rejects_of, log.rejects))
         with keep_frequent(log, dataset.least, store.engine) as (left, before):
             labelled = label_log(left, dataset, split, store.engine, every_fold=every_fold)
-            labelled, after = prune_labelled(labelled, dataset.least, log.n, store.engine)
-            dropped = write(labelled, left.n)
+            with prune_labelled(labelled, dataset.least, log.n, store.engine) as (frequent, after):
+                dropped = write(frequent, left.n)
         rows = _describe_log(log, dataset, dropped, before or after)
         if dataset.events:
             report_events(dataset.events, rows)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 import pyarrow as pa
 
-from recbench_spark.core.streams import serialize_table
+from recbench_spark.core.streams import gather_tables, serialize_table
 from recbench_spark.engine.measures import (
     CELLS,
     PIECE_ROWS,
@@ -24,6 +24,7 @@ from recbench_spark.engine.measures import (
     read_results,
     sum_rows,
 )
+from recbench_spark.engine.pipes import unite_tasks
 from recbench_spark.storage.packed_blocks import (
     Block,
     Change,
@@ -46,6 +47,8 @@ WHOLE = 1 << 62
 Deal = Callable[[Iterable[pa.Table]], Iterator[Block]]
 """Partitions some tables into blocks, each with its task's number."""
 
+DealFrom = Callable[[int, Iterable[Any]], Iterator[Block]]
+"""The same, by a function that first takes the number of its own task."""
 
 OpenPieces = Callable[..., Iterable[pa.Table]]
 """Reads columns (`columns`) of some pieces."""
@@ -78,6 +81,15 @@ class TaskRows(Protocol):
 
     def deal(self, deal: Deal, tasks: int) -> TaskRows:
         """Send blocks of the results to tasks: another shuffle."""
+
+    def deal_from(self, deal: DealFrom, tasks: int) -> TaskRows:
+        """Send blocks as `deal`; the function also takes its task's number."""
+
+    def beside(self, others: Sequence[TaskRows], tasks: int) -> TaskRows:
+        """Bring blocks of other shuffles, with their side's number, to the same tasks.
+
+        All are kept, and were sent to so many tasks. A task reads `Sides`; these rows are side 0.
+        """
 
     def keep(self) -> AbstractContextManager[TaskRows]:
         """Keep the rows of tasks, for several readings."""
@@ -141,6 +153,16 @@ class Blocks:
         run = partial(deal_tables, read=self.read, change=self.change, deal=deal)
         return Blocks(self.tasks.mapPartitions(run).partitionBy(tasks, int).values(), return_rows)
 
+    def deal_from(self, deal: DealFrom, tasks: int) -> Blocks:
+        """Send blocks as `deal`; the function also takes its task's number."""
+        run = partial(_deal_numbered, read=self.read, change=self.change, deal=deal)
+        return Blocks(self.tasks.mapPartitionsWithIndex(run).partitionBy(tasks, int).values(), return_rows)
+
+    def beside(self, others: Sequence[TaskRows], tasks: int) -> Blocks:
+        """Bring blocks of other shuffles to the same tasks, which read `Sides`."""
+        sides = [self.tasks, *(cast(Blocks, one).tasks for one in others)]
+        return replace(self, tasks=unite_tasks(sides, tasks), change=return_rows, read=read_sides)
+
     @contextmanager
     def keep(self) -> Iterator[Blocks]:
         """Keep the rows of tasks, for several readings."""
@@ -154,6 +176,12 @@ class Blocks:
         return self.tasks.mapPartitions(
             partial(finish_tables, read=self.read, change=self.change, finish=finish)
         )
+
+
+def _deal_numbered(
+    task: int, items: Iterable[Any], read: Read, change: Change, deal: DealFrom
+) -> Iterator[Block]:
+    return deal_tables(items, read, change, partial(deal, task))
 
 
 def _pack_rows(rows: pa.Table, names: Sequence[str]) -> Block:
@@ -306,9 +334,6 @@ def _sum_one(tables: Iterable[pa.Table], sums: Callable[[Iterable[pa.Table]], Re
 
 # ---------------------------------------- several sides by user, and changed rows
 
-BUFFER_BYTES = 1 << 26
-"""Bytes of rows in a task while it deals them."""
-
 NUMBER_KEY = b"recbench.side"
 """Metadata of a block: its side's number."""
 
@@ -415,11 +440,14 @@ def cut_pieces(side: DealtSide) -> Callable[[Any], Iterator[Any]]:
 
 
 def read_sides(blocks: Iterable[bytes | pa.Buffer]) -> Iterator[Sides]:
-    """Yield a task's blocks by side; nothing without a block."""
+    """Yield a task's blocks by side; without a number it is 0.
+
+    Without a block there is nothing.
+    """
     sides: Sides = {}
     for block in blocks:
         metadata = pa.ipc.open_stream(block).schema.metadata or {}
-        sides.setdefault(int(metadata[NUMBER_KEY]), []).append(block)
+        sides.setdefault(int(metadata.get(NUMBER_KEY, 0)), []).append(block)
     if sides:
         yield sides
 
@@ -457,17 +485,3 @@ def _deal_side(tables: Iterable[pa.Table], number: int, tasks: int) -> Iterator[
         rows = decode_dictionaries(table).combine_chunks()
         rows = rows.replace_schema_metadata({NUMBER_KEY: str(number)})
         yield from partition_rows(rows, (hashes_r % tasks).astype("int32"))
-
-
-def gather_tables(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Yield the rows in tables of about BUFFER_BYTES."""
-    held: list[pa.Table] = []
-    size = 0
-    for table in tables:
-        held += [table] if len(table) else []
-        size += table.nbytes
-        if held and size >= BUFFER_BYTES:
-            yield pa.concat_tables(held)
-            held, size = [], 0
-    if held:
-        yield pa.concat_tables(held)

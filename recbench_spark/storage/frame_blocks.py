@@ -29,6 +29,7 @@ from recbench_spark.storage import scratch, shared_arrays
 from recbench_spark.storage.blocks import (
     Blocks,
     Deal,
+    DealFrom,
     DealtSide,
     PieceRows,
     Rows,
@@ -98,6 +99,18 @@ class FrameBlocks:
         run = partial(deal_tables, read=self.read, change=self.change, deal=deal)
         packed = self.packed.mapInArrow(partial(_pack_blocks, work=run), BLOCK_SCHEMA)
         return FrameBlocks(send_to_tasks(packed, tasks, F.col("task")), return_rows)
+
+    def deal_from(self, deal: DealFrom, tasks: int) -> FrameBlocks:
+        """Send blocks as `deal`; the function also takes its task's number."""
+        run = partial(_deal_own, read=self.read, change=self.change, deal=deal)
+        packed = self.packed.mapInArrow(partial(_pack_blocks, work=run), BLOCK_SCHEMA)
+        return FrameBlocks(send_to_tasks(packed, tasks, F.col("task")), return_rows)
+
+    def beside(self, others: Sequence[TaskRows], tasks: int) -> FrameBlocks:
+        """Bring blocks of other shuffles to the same tasks, which read `Sides`."""
+        sides = union_rows([self.packed, *(cast(FrameBlocks, one).packed for one in others)])
+        packed = send_to_tasks(sides, tasks, F.col("task")) if others else self.packed
+        return replace(self, packed=packed, change=return_rows, read=_read_side_batches)
 
     @contextmanager
     def keep(self) -> Iterator[FrameBlocks]:
@@ -231,6 +244,14 @@ def reduce_frame(measures: Measures, rows: DataFrame) -> dict[str, pa.Table]:
 
 
 # ------------------------------------------------------------------------- what tasks do
+
+
+def _deal_own(batches: Batches, read: Read, change: Change, deal: DealFrom) -> Iterator[Block]:
+    """Deal blocks by a function that takes the number of the task that holds them."""
+    for first in batches:
+        yield from deal_tables(
+            chain([first], batches), read, change, partial(deal, first.column("task")[0].as_py())
+        )
 
 
 def _change_batches(batches: Batches, read: Read, change: Change, names: Sequence[str]) -> Batches:

@@ -11,8 +11,9 @@ from functools import partial, reduce
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from recbench_spark.core.streams import gather_tables
 from recbench_spark.schemas import Table, arrow_rows
-from recbench_spark.storage.blocks import Rows, gather_tables
+from recbench_spark.storage.blocks import Rows
 from recbench_spark.storage.delta_files import File, refuse_nulls, write_file
 
 

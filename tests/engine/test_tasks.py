@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
 from operator import add
 from typing import Any
 
 import pytest
 
 from recbench_spark.engine.local import LocalEngine
-from recbench_spark.engine.pipes import collect_some
+from recbench_spark.engine.pipes import collect_some, unite_tasks
 from recbench_spark.engine.sessions import is_connect, open_tasks
 from recbench_spark.engine.tasks import FrameContext
 
@@ -53,6 +54,28 @@ def test_frames_rdds_and_this_machine_give_the_same(spark, name, tmp_path) -> No
     items = CASES[name](FrameContext(spark))
     assert items == CASES[name](spark.sparkContext) == CASES[name](LocalEngine(str(tmp_path)))
     assert items
+
+
+def unite_shuffles(context: Any) -> Any:
+    """Return what each of six tasks has from three shuffles."""
+    with ExitStack() as stack:
+        sent = [
+            context.parallelize(NUMBERS[n:], 4).mapPartitions(send).partitionBy(6, int) for n in (0, 7, 23)
+        ]
+        held = [stack.enter_context(one.hold()) if hasattr(one, "hold") else one for one in sent]
+        every = unite_tasks([one.values() for one in held], 6)
+        return every.map(lambda value: (0, value)).mapPartitionsWithIndex(note).collect()
+
+
+def test_shuffles_meet_task_by_task(spark, tmp_path) -> None:
+    united = unite_shuffles(LocalEngine(str(tmp_path)))
+    assert united == unite_shuffles(FrameContext(spark)) == unite_shuffles(spark.sparkContext)
+    wanted = [pair for start in (0, 7) for pair in send(iter(NUMBERS[start:]))]
+    assert united == [(task, note_values(wanted, task)) for task in range(6)]
+
+
+def note_values(pairs: Iterable[tuple[int, Any]], task: int) -> list[Any]:
+    return sorted((value for number, value in pairs if number == task), key=repr)
 
 
 def test_each_item_is_worked_on_once(spark, tmp_path) -> None:

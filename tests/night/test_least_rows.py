@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from recbench_spark.config import Dataset, parse
-from recbench_spark.engine.local import LocalEngine
+from recbench_spark.config import Dataset, Least, parse
+from recbench_spark.engine.local import LocalEngine, LocalTasks
 from recbench_spark.errors import ConfigError, DataError, ProtocolError
 from recbench_spark.night.split import identify_split, write_labelled
 from recbench_spark.schemas import MANIFESTS
+from recbench_spark.sources.opened_logs import OpenedLog
+from recbench_spark.splits.least import keep_frequent
 from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.blocks import PieceRows
 from tests.night.test_event_logs import EVENTS, GLOBAL, NAMES, make, read_split, split_log, write
 
 Row = tuple[Any, ...]
@@ -173,3 +178,48 @@ def test_on_spark_the_core_is_the_same(spark: Any, tmp_path: Path, on: str) -> N
         read_split(split_log(tmp_path / "b", benchmark, Store(spark, str(tmp_path / "b")))[0]),
     ]
     assert splits[0] == splits[1] and splits[0]
+
+
+@pytest.mark.parametrize("until_stable", [True, False])
+def test_rows_that_spark_reads_have_the_same_core(spark: Any, tmp_path: Path, until_stable: bool) -> None:
+    from recbench_spark.engine.sessions import SparkEngine
+    from recbench_spark.storage.frame_blocks import FrameRows
+
+    rows, least = draw_rows(3), {"user": 3, "item": 2, "on": "log", "until_stable": until_stable}
+    frame = spark.createDataFrame(rows, ["user_id", "item_id", "event_time", "event"]).repartition(3)
+    log = OpenedLog(FrameRows(frame), tuple(frame.columns), len(rows))
+    with keep_frequent(log, parse(Least, least, "least"), SparkEngine(spark)) as (left, counts):
+        stored = [row for task in left.rows.each(left.columns, list_rows) for row in task]
+    core = find_core(rows, rows, least)
+    assert sorted(stored) == sorted(core) and 0 < len(core) < len(rows)
+    assert counts is not None and (counts.before, counts.rows) == (len(rows), len(core))
+
+
+def list_rows(tables: Iterable[pa.Table]) -> list[Row]:
+    return [tuple(row.values()) for table in tables for row in table.to_pylist()]
+
+
+@pytest.mark.parametrize("tasks", [1, 3, 17])
+def test_only_numbers_of_rows_reach_the_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int
+) -> None:
+    collected: list[Any] = []
+    collect = LocalTasks.collect
+    monkeypatch.setattr(
+        LocalTasks, "collect", lambda self: collected.append(collect(self)) or collected[-1]
+    )
+    rows = draw_rows(3)
+    table = pa.table([pa.array(column) for column in zip(*rows, strict=True)], NAMES)
+    engine = LocalEngine(str(tmp_path))
+    pieces = PieceRows(engine, [table.slice(n, 9) for n in range(0, len(rows), 9)], read_pieces)
+    set_tasks(monkeypatch, tasks)
+    log, least = OpenedLog(pieces, NAMES, len(rows)), Least(user=3, item=2, on="log")
+    with keep_frequent(log, least, engine) as (_, counts):
+        assert counts is not None and 0 < counts.rows < len(rows)
+    results = [one for results in collected for one in results]
+    assert {type(n) for one in results for n in (one if isinstance(one, tuple) else (one,))} == {int}
+    assert len(collected) >= 4 and len(results) <= tasks * len(collected)
+
+
+def read_pieces(pieces: Iterable[pa.Table], columns: Sequence[str]) -> Iterator[pa.Table]:
+    return (piece.select(list(columns)) for piece in pieces)
