@@ -244,13 +244,14 @@ def count_repeated_pairs(rows: pa.Table, part_r: Ints, request: AuditRequest) ->
     """
     pair_r = id_numbers(rows, "user_id") << 32 | id_numbers(rows, "item_id")
     order = np.argsort(pair_r, kind="stable")
-    again = np.append(False, np.diff(pair_r[order]) == 0)
-    if not again.any():
+    again_o = np.append(False, np.diff(pair_r[order]) == 0)
+    if not again_o.any():
         return {"overlap": 0, "known": 0, "repeats": 0}
-    number_r = np.unique(pair_r, return_inverse=True)[1]
-    in_parts = request.parts
+    doubled_o = again_o | np.append(again_o[1:], False)
+    order, number_r = order[doubled_o], np.cumsum(~again_o[doubled_o]) - 1
+    part_r, in_parts = part_r[order], request.parts
     if request.signals:
-        trained_r, signal_r = _in_parts(in_parts, [TRAIN, GIVEN], part_r), mark_signals(rows)
+        trained_r, signal_r = _in_parts(in_parts, [TRAIN, GIVEN], part_r), mark_signals(rows)[order]
         part_r, in_parts = np.where(trained_r & signal_r, len(in_parts), part_r), (*in_parts, SIGNALS)
 
     def count(names: Iterable[str]) -> Ints:

@@ -97,11 +97,12 @@ class EventRule(NamedTuple):
 
     def _name_sets(self, set_s: npt.NDArray[Any]) -> pa.Array:
         """Return the names of sets of events."""
-        sets, number_s = np.unique(set_s, return_inverse=True)
+        codes = pa.array(map(str, set_s) if set_s.dtype == object else set_s).dictionary_encode()
         texts = [
-            ", ".join(name for code, name in enumerate(self.names) if int(one) >> code & 1) for one in sets
+            ", ".join(name for code, name in enumerate(self.names) if int(one) >> code & 1)
+            for one in codes.dictionary.to_pylist()
         ]
-        return pa.array(texts, pa.string()).take(pa.array(number_s))
+        return pa.array(texts, pa.string()).take(codes.indices)
 
     def count_rows(self, labelled: pa.Table) -> list[tuple[str, str, int]]:
         """Count rows by part and event: (part, fact, rows)."""
@@ -124,31 +125,43 @@ def mark_signals(rows: pa.Table) -> Bools:
     """Return (r,) true for trained rows whose events are no targets."""
     if "attributes" not in rows.column_names:
         return np.zeros(len(rows), np.bool_)
-    names = pc.map_lookup(rows.column("attributes"), pa.scalar(SIGNALS), "first")
-    marked_r: Bools = names.is_valid().to_numpy()
+    column = _join_maps(rows)
+    starts = column.offsets.to_numpy()
+    keys = column.keys.slice(starts[0], starts[-1] - starts[0])
+    before = np.append(0, np.cumsum(pc.equal(keys, SIGNALS).to_numpy(zero_copy_only=False)))
+    marked_r: Bools = np.diff(before[starts - starts[0]]) > 0
     return marked_r
+
+
+def _join_maps(rows: pa.Table) -> pa.MapArray:
+    """Return a table's attributes in one piece."""
+    column = rows.column("attributes").combine_chunks()
+    return pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
 
 
 def _add_attribute(rows: pa.Table, marked_r: Bools, texts: pa.Array) -> pa.Table:
     """Add SIGNALS to the attributes of marked rows."""
     n = len(rows)
     if "attributes" in rows.column_names:
-        column = rows.column("attributes").combine_chunks()
-        column = pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
+        column = _join_maps(rows)
         offsets, keys, items = column.offsets.to_numpy(), column.keys, column.items
     else:
-        offsets, keys = np.zeros(n + 1, np.int64), pa.array([], pa.string())
-        items = keys
+        offsets = np.zeros(n + 1, np.int64)
+        keys = items = pa.array([], pa.string())
     length_r = np.diff(offsets) + marked_r
     bounds = np.concatenate([[0], np.cumsum(length_r)])
-    old = np.ones(bounds[-1], np.bool_)
-    old[bounds[1:][marked_r] - 1] = False
-    place_e = np.empty(len(old), np.int64)
-    place_e[old] = np.arange(offsets[0], offsets[-1])
-    place_e[~old] = len(keys) + np.arange(int(marked_r.sum()))
-    taken = pa.array(place_e)
-    keys = pa.concat_arrays([keys.cast(pa.string()), pa.repeat(SIGNALS, len(texts))]).take(taken)
-    items = pa.concat_arrays([items.cast(pa.string()), texts]).take(taken)
+    added = pa.repeat(SIGNALS, len(texts))
+    if offsets[0] == offsets[-1]:
+        keys, items = added, texts
+    else:
+        old = np.ones(bounds[-1], np.bool_)
+        old[bounds[1:][marked_r] - 1] = False
+        place_e = np.empty(len(old), np.int64)
+        place_e[old] = np.arange(offsets[0], offsets[-1])
+        place_e[~old] = len(keys) + np.arange(len(texts))
+        taken = pa.array(place_e)
+        keys = pa.concat_arrays([keys.cast(pa.string()), added]).take(taken)
+        items = pa.concat_arrays([items.cast(pa.string()), texts]).take(taken)
     empty = np.append(length_r == 0, False)
     made = pa.MapArray.from_arrays(pa.array(bounds, pa.int32(), mask=empty), keys, items)
     if "attributes" in rows.column_names:

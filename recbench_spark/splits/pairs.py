@@ -64,10 +64,12 @@ class Dropped(NamedTuple):
     Attributes:
         why_r: (r,) place of each row's reason in REASONS.
         unordered_r: (r,) true for rows that stay by a hash: no time says which one is the last.
+        places: (p,) rows whose pair is in another row, whether that stays or not.
     """
 
     why_r: Ints
     unordered_r: Bools
+    places: Ints
 
 
 def find_doubled(rows: pa.Table) -> Bools:
@@ -108,11 +110,11 @@ def mark_dropped(rows: pa.Table, rule: PairRule) -> Dropped:
     places = np.flatnonzero(find_doubled(rows))
     if len(places):
         why_r[places], unordered_r[places] = _mark_doubled(rows.take(pa.array(places)), rule)
-    return Dropped(why_r, unordered_r)
+    return Dropped(why_r, unordered_r, places)
 
 
-def _mark_doubled(rows: pa.Table, rule: PairRule) -> Dropped:
-    """Apply the rule to pairs with several rows."""
+def _mark_doubled(rows: pa.Table, rule: PairRule) -> tuple[Ints, Bools]:
+    """Apply the rule to pairs with several rows; the result is that of `Dropped`."""
     pair_r = number_pairs(rows)
     why_r = _mark_repeats(rows, pair_r, rule)
     unordered_r = np.zeros(len(rows), np.bool_)
@@ -123,7 +125,7 @@ def _mark_doubled(rows: pa.Table, rule: PairRule) -> Dropped:
             group_r = group_r * len(rule.events.names) + read_events(rows)
         kept_r, unordered_r = choose_rows(rows, group_r, rule.duplicates)
         why_r[~kept_r] = DUPLICATE
-    return Dropped(why_r, unordered_r & (why_r == STAYS))
+    return why_r, unordered_r & (why_r == STAYS)
 
 
 def _mark_repeats(rows: pa.Table, pair_r: Ints, rule: PairRule) -> Ints:
@@ -155,15 +157,14 @@ def add_events(rows: pa.Table, dropped: Dropped, rule: PairRule) -> tuple[pa.Tab
         rule: the rule, which has events.
     """
     assert rule.events is not None
-    stay_s = np.flatnonzero(dropped.why_r == STAYS)
-    places = stay_s[find_doubled(rows.take(pa.array(stay_s)))] if len(stay_s) else stay_s
+    places = dropped.places[dropped.why_r[dropped.places] == STAYS]
     doubled = rows.take(pa.array(places))
     names, part_p = name_parts(doubled)
     group_p = np.unique(number_pairs(doubled) * max(len(names), 1) + part_p, return_inverse=True)[1]
     keep: DuplicateRule = "keep_first" if rule.duplicates == "keep_first" else "keep_last"
     why_r = dropped.why_r.copy()
     why_r[places[~choose_rows(doubled, group_p, keep)[0]]] = ADDED
-    return rule.events.add_weights(rows, places, group_p), Dropped(why_r, dropped.unordered_r)
+    return rule.events.add_weights(rows, places, group_p), dropped._replace(why_r=why_r)
 
 
 def divide_pairs(
@@ -199,7 +200,8 @@ def divide_pairs(
             part_r[row], why_r[row] = fold, DUPLICATE
     place = rows.column_names.index("part")
     parts = pa.array(part_r, pa.string()).dictionary_encode()
-    return rows.set_column(place, "part", parts), Dropped(why_r, dropped.unordered_r & (why_r == STAYS))
+    unordered_r = dropped.unordered_r & (why_r == STAYS)
+    return rows.set_column(place, "part", parts), dropped._replace(why_r=why_r, unordered_r=unordered_r)
 
 
 def _choose_folds(rows: pa.Table, fold_r: npt.NDArray[Any], keep: DuplicateRule) -> list[str]:
