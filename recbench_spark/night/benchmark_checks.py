@@ -96,7 +96,6 @@ def check_questions(benchmark: Benchmark, definition: Definition) -> None:
     single = {
         "evaluation.task rating": evaluation.task == "rating",
         f"definition.candidates {definition.candidates}": definition.candidates in (*SAMPLED, "rated"),
-        "dataset.events": benchmark.dataset.events is not None,
         "evaluation.exposure": evaluation.exposure is not None,
         "evaluation.learning_curve": evaluation.learning_curve is not None,
         "paradoxes": benchmark.paradoxes is not None,

@@ -16,6 +16,7 @@ from recbench_spark.ranking.batch_schemas import USERS
 from recbench_spark.ranking.kernels.rankings import mark_relevant
 from recbench_spark.ranking.successive import ask_successively
 from recbench_spark.schemas import QUERY_ID, USER_BLOCKS
+from recbench_spark.splits.events import name_before
 from recbench_spark.splits.labels import TRAIN
 from recbench_spark.storage.blocks import ChangedRows
 from recbench_spark.storage.file_tables import FileTables
@@ -100,10 +101,12 @@ def select_part_users(
     table = pa.table([columns[field.name].cast(field.type) for field in PART_USERS], schema=PART_USERS)
     if not successive:
         return table
-    known_n = _find_entries(held_out, ["valid"]).ravel()[user_n]
-    valid = _take_entries(held_out, np.where(is_later_n, known_n, -1))
-    lists = {name: empty_nulls(pc.struct_field(valid, name)) for name in ("items", "relevance")}
-    return ask_successively(table, pa.table(lists), threshold, masks=masks)
+    before_n = _find_entries(held_out, [*map(name_before, parts)]).ravel()[slot_n]
+    known_n = np.where(is_later_n, _find_entries(held_out, ["valid"]).ravel()[user_n], -1)
+    in_time = bool((before_n >= 0).any())
+    known_e = _take_entries(held_out, before_n if in_time else known_n)
+    lists = {name: empty_nulls(pc.struct_field(known_e, name)) for name in ("items", "relevance")}
+    return ask_successively(table, pa.table(lists), threshold, masks=masks, in_time=in_time)
 
 
 def _find_entries(held_out: pa.MapArray, parts: Sequence[str]) -> Ints:

@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from recbench_spark.core.arrays import Ints
+from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.ranking.kernels.rankings import mark_relevant
 from recbench_spark.schemas import QUERY_ID
+from recbench_spark.splits.events import NEXT
 from recbench_spark.storage.shared_arrays import bound_lists, flatten_lists
 
 TRUTH = ("item_ids", "items", "relevance")
@@ -36,16 +37,20 @@ class RowQuestions(NamedTuple):
     known_q: Ints
 
 
-def ask_successively(users: pa.Table, valid: pa.Table, threshold: float | None, *, masks: bool) -> pa.Table:
+def ask_successively(
+    users: pa.Table, known: pa.Table, threshold: float | None, *, masks: bool, in_time: bool = False
+) -> pa.Table:
     """Ask for each truth item alone, after those before it.
 
     Items before it are masked, and history where they are relevant; so are those of validation.
 
     Args:
         users: rows of `PART_USERS`, truth in order of time.
-        valid: items and relevance of validation known to each row, as lists.
+        known: items and relevance of validation known to each row, as lists.
         threshold: as in `select_part_users`.
         masks: as in `select_part_users`.
+        in_time: `known` has all rows before the questions instead, those of other events too, in order of
+            time; NEXT stands for each question. They alone are history.
 
     Returns:
         A row per question, and `query_id`: its number in its user and part, from 1; NULL without truth.
@@ -63,9 +68,11 @@ def ask_successively(users: pa.Table, valid: pa.Table, threshold: float | None, 
     columns["slices"] = _take_labels(truth["slices"], questions)
     if masks:
         columns["masked"] = _add_items(truth["masked"], questions, (earlier_q, earlier_items))
-    valid_q, valid_items, valid_grades = _list_known(valid, questions)
-    before_q, before_items = np.append(valid_q, earlier_q), np.append(valid_items, earlier_items)
-    liked = mark_relevant(np.append(valid_grades, earlier_grades), threshold)
+    before_q, before_items, grades = _list_known(known, questions, in_time=in_time)
+    if not in_time:
+        before_q, before_items = np.append(before_q, earlier_q), np.append(before_items, earlier_items)
+        grades = np.append(grades, earlier_grades)
+    liked = mark_relevant(grades, threshold) & (before_items != NEXT)
     columns["history"] = _add_items(truth["history"], questions, (before_q[liked], before_items[liked]))
     numbers = pa.array(questions.place_q + 1, mask=questions.known_q == 0).cast(pa.string())
     table = pa.table([columns[name] for name in users.column_names], schema=users.schema)
@@ -85,9 +92,13 @@ def _list_earlier(questions: RowQuestions, offsets: Ints, *values: Ints) -> tupl
     return question, *(column[at] for column in values)
 
 
-def _list_known(valid: pa.Table, questions: RowQuestions) -> tuple[Ints, ...]:
-    (offsets, items), (_, grades) = (flatten_lists(valid.column(name)) for name in ("items", "relevance"))
-    question, at = _repeat_ranges(offsets[questions.row_q], np.diff(offsets)[questions.row_q])
+def _list_known(known: pa.Table, questions: RowQuestions, *, in_time: bool) -> tuple[Ints, Ints, Floats]:
+    (offsets, items), (_, grades) = (flatten_lists(known.column(name)) for name in ("items", "relevance"))
+    length_q = np.diff(offsets)[questions.row_q]
+    if in_time:
+        known_q = questions.known_q > 0
+        length_q[known_q] = np.flatnonzero(items == NEXT) - offsets[questions.row_q][known_q]
+    question, at = _repeat_ranges(offsets[questions.row_q], length_q)
     return question, items[at], grades[at]
 
 

@@ -267,7 +267,7 @@ def count_repeated_pairs(rows: pa.Table, part_r: Ints, request: AuditRequest) ->
     if not request.keeps_known:
         doubled |= (opened > 0) & (known > 0)
     if request.asks_repeats:
-        for part in request.parts:
+        for part in {*request.parts} - {LATER}:
             doubled |= count([part]) > 1
     else:
         doubled |= others > 1

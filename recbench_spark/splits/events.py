@@ -22,8 +22,14 @@ TRAIN, GIVEN, VALID, LATER, _ = NAMES
 SIGNALS = "dataset.events"
 """Attribute of a trained row whose events are no targets: their names."""
 
+STRENGTH = "dataset.events.strength"
+"""Attribute of a held-out row under successive questions: the weights of its pair so far."""
+
 ROWS_OF = "rows_of_"
 """First letters of a fact: the rows of an event."""
+
+NEXT = -1
+"""Item that stands for a question, among the rows before it."""
 
 
 class EventRule(NamedTuple):
@@ -88,7 +94,37 @@ class EventRule(NamedTuple):
         rating_r = np.where(weighs_r, np.minimum(weight_r, self.cap), rows.column("rating").to_numpy())
         rows = rows.set_column(rows.column_names.index("rating"), "rating", pa.array(rating_r))
         signal_r = history_r & ~asked_r
-        return _add_attribute(rows, signal_r, self._name_sets(set_r[signal_r]))
+        return _add_attribute(rows, signal_r, SIGNALS, self._name_sets(set_r[signal_r]))
+
+    def sum_so_far(self, rows: pa.Table, places: Ints, pair_p: Ints) -> pa.Table:
+        """Give rows after training the weights that their pair has by then, each event once.
+
+        They are the rating of a `later` row, and an attribute of others. Of rows at one time, `later` ones
+        come last.
+
+        Args:
+            rows: labelled rows with times.
+            places: (p,) the rows that stay, also those whose weight another row has.
+            pair_p: (p,) their pair, from 0.
+        """
+        names, part_r = name_parts(rows)
+        later_r, history_r = (np.isin(names, parts)[part_r] for parts in ((LATER,), (TRAIN, GIVEN)))
+        code_p, moment_p = (
+            read_events(rows)[places],
+            (2 * rows.column("event_time").to_numpy() + later_r)[places],
+        )
+        weight_r: Floats = rows.column("rating").to_numpy().copy()
+        sum_p = np.zeros(len(places))
+        for code in np.unique(code_p):
+            first_x = np.full(int(pair_p.max()) + 1, np.iinfo(np.int64).max)
+            of_p = code_p == code
+            np.minimum.at(first_x, pair_p[of_p], moment_p[of_p])
+            sum_p += self.weights[code] * (first_x[pair_p] <= moment_p)
+        weight_r[places] = np.minimum(sum_p, self.cap)
+        rating_r = np.where(later_r, weight_r, rows.column("rating").to_numpy())
+        rows = rows.set_column(rows.column_names.index("rating"), "rating", pa.array(rating_r))
+        asked_r = ~(later_r | history_r)
+        return _add_attribute(rows, asked_r, STRENGTH, pa.array(weight_r[asked_r]).cast(pa.string()))
 
     def _list_sets(self) -> npt.NDArray[Any]:
         """Return a number with one bit for each code."""
@@ -115,6 +151,11 @@ class EventRule(NamedTuple):
         ]
 
 
+def name_before(part: str) -> str:
+    """Name the entry of a block with the rows before a part's questions."""
+    return f"before {part}"
+
+
 def read_events(rows: pa.Table) -> Ints:
     """Return the code of each row's event, (r,)."""
     codes: Ints = rows.column(EVENT).to_numpy().astype(np.int64)
@@ -133,14 +174,20 @@ def mark_signals(rows: pa.Table) -> Bools:
     return marked_r
 
 
+def read_strengths(rows: pa.Table) -> pa.Array:
+    """Return (r,) the weights of each row's pair so far: the rating, if no attribute says more."""
+    texts = pc.map_lookup(rows.column("attributes"), pa.scalar(STRENGTH), "first")
+    return pc.coalesce(texts.cast(pa.float64()), rows.column("rating")).combine_chunks()
+
+
 def _join_maps(rows: pa.Table) -> pa.MapArray:
     """Return a table's attributes in one piece."""
     column = rows.column("attributes").combine_chunks()
     return pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column
 
 
-def _add_attribute(rows: pa.Table, marked_r: Bools, texts: pa.Array) -> pa.Table:
-    """Add SIGNALS to the attributes of marked rows."""
+def _add_attribute(rows: pa.Table, marked_r: Bools, name: str, texts: pa.Array) -> pa.Table:
+    """Add an attribute to marked rows."""
     n = len(rows)
     if "attributes" in rows.column_names:
         column = _join_maps(rows)
@@ -150,7 +197,7 @@ def _add_attribute(rows: pa.Table, marked_r: Bools, texts: pa.Array) -> pa.Table
         keys = items = pa.array([], pa.string())
     length_r = np.diff(offsets) + marked_r
     bounds = np.concatenate([[0], np.cumsum(length_r)])
-    added = pa.repeat(SIGNALS, len(texts))
+    added = pa.repeat(name, len(texts))
     if offsets[0] == offsets[-1]:
         keys, items = added, texts
     else:

@@ -117,7 +117,8 @@ class SplitRule:
         With all folds at once, it is the rule inside one fold.
         """
         repeats: RepeatRule = "keep" if self.every_fold else self.repeats
-        return PairRule(self.duplicates, repeats, self.keeps_known, self.events)
+        in_time = self.targets == "successive" and self.events is not None
+        return PairRule(self.duplicates, repeats, self.keeps_known, self.events, in_time)
 
 
 def label_rows(rows: pa.Table, rule: SplitRule) -> pa.Table:

@@ -50,12 +50,15 @@ class PairRule(NamedTuple):
         repeats: whether a held-out row stays whose pair training knows.
         open_repeats: true if such rows in the open loop stay.
         events: the rows' events, which are duplicates only of their own kind.
+        in_time: true if `later` rows are history of questions: each event of a pair stays, at its first
+            time, with the weights so far.
     """
 
     duplicates: DuplicateRule | None
     repeats: RepeatRule = "drop"
     open_repeats: bool = False
     events: EventRule | None = None
+    in_time: bool = False
 
 
 class Dropped(NamedTuple):
@@ -124,6 +127,8 @@ def _mark_doubled(rows: pa.Table, rule: PairRule) -> tuple[Ints, Bools]:
         if rule.events:
             group_r = group_r * len(rule.events.names) + read_events(rows)
         kept_r, unordered_r = choose_rows(rows, group_r, rule.duplicates)
+        if rule.events and rule.in_time:
+            kept_r = np.where(_mark(rows, (LATER,)), choose_rows(rows, group_r, "keep_first")[0], kept_r)
         why_r[~kept_r] = DUPLICATE
     return why_r, unordered_r & (why_r == STAYS)
 
@@ -140,12 +145,29 @@ def _mark_repeats(rows: pa.Table, pair_r: Ints, rule: PairRule) -> Ints:
     known_r = in_train_r | (np.isin(pair_r, pair_r[valid_r]) & ~valid_r)
     why_r = np.zeros(len(rows), np.int64)
     if rule.repeats == "drop":
-        why_r[held_out_r & known_r] = REPEAT
+        why_r[held_out_r & (known_r | _mark_shown(rows, pair_r, rule))] = REPEAT
     if rule.repeats == "only":
         why_r[held_out_r & ~in_train_r] = NEW
     if not rule.open_repeats:
         why_r[open_r & known_r] = REPEAT
     return why_r
+
+
+def _mark_shown(rows: pa.Table, pair_r: Ints, rule: PairRule) -> Bools:
+    """Mark (r,) successive questions that are repeats of earlier `later` rows, of other events."""
+    if not (rule.in_time and rule.events and rule.events.any_repeats):
+        return np.zeros(len(rows), np.bool_)
+    time_r = rows.column("event_time").to_numpy()
+    signal_r = _mark(rows, (LATER,)) & ~rule.events.mark_targets(rows)
+    names, part_r = name_parts(rows)
+    group_r = pair_r * len(names) + part_r
+    first_x, first_g = (
+        np.full((int(pair_r.max()) + 1) * n, np.iinfo(np.int64).max) for n in (1, len(names))
+    )
+    np.minimum.at(first_x, pair_r[signal_r], time_r[signal_r])
+    np.minimum.at(first_g, group_r, time_r)
+    shown_r: Bools = first_g[group_r] > first_x[pair_r]
+    return shown_r
 
 
 def add_events(rows: pa.Table, dropped: Dropped, rule: PairRule) -> tuple[pa.Table, Dropped]:
@@ -158,13 +180,19 @@ def add_events(rows: pa.Table, dropped: Dropped, rule: PairRule) -> tuple[pa.Tab
     """
     assert rule.events is not None
     places = dropped.places[dropped.why_r[dropped.places] == STAYS]
+    if rule.in_time:
+        places = places[~_mark(rows, (LATER,))[places]]
     doubled = rows.take(pa.array(places))
     names, part_p = name_parts(doubled)
     group_p = np.unique(number_pairs(doubled) * max(len(names), 1) + part_p, return_inverse=True)[1]
     keep: DuplicateRule = "keep_first" if rule.duplicates == "keep_first" else "keep_last"
     why_r = dropped.why_r.copy()
     why_r[places[~choose_rows(doubled, group_p, keep)[0]]] = ADDED
-    return rule.events.add_weights(rows, places, group_p), dropped._replace(why_r=why_r)
+    rows = rule.events.add_weights(rows, places, group_p)
+    if rule.in_time:
+        stay_s = np.flatnonzero(dropped.why_r == STAYS)
+        rows = rule.events.sum_so_far(rows, stay_s, number_pairs(rows.take(pa.array(stay_s))))
+    return rows, dropped._replace(why_r=why_r)
 
 
 def divide_pairs(

@@ -101,7 +101,9 @@ class Split(Strict):
     `repeats` leaves out are never chosen. Rows not asked get the label later, and manifests count them.
     `successive`: each pair is a question, at its first row in the part, with the user's rows before it
     (equal times: by item) as history and no candidates; users weigh alike, or all questions under
-    `definition.weigh: rows`. A model with one vector per user keeps the vector of training.
+    `definition.weigh: rows`. A model with one vector per user keeps the vector of training. Under
+    `dataset.events` earlier rows of other events are history too, by the weights of their pair so far, and
+    stay candidates.
     `validation` inside such a cut, with `valid: true`: the rows of the period before (time); each user's
     last training row (last_row); that of a share of users, `valid_users`, whose other rows before the cut
     are given and not trained on (users). Users with one training row keep it. Source: Gusak et al. 2025,

@@ -18,9 +18,9 @@ import pyarrow.compute as pc
 from recbench_spark.core.arrays import Bools, Ints
 from recbench_spark.core.hashed_ids import hash_ids
 from recbench_spark.schemas import USER_BLOCKS
-from recbench_spark.splits.events import mark_signals
+from recbench_spark.splits.events import NEXT, mark_signals, name_before, read_strengths
 from recbench_spark.splits.kernels.positions import ascending
-from recbench_spark.splits.labels import HISTORY, TRAIN
+from recbench_spark.splits.labels import HISTORY, LATER, TRAIN, VALID
 from recbench_spark.splits.popularity import COLD, label_popularity
 from recbench_spark.splits.positions import encode_ids, id_column, name_parts
 from recbench_spark.storage.shared_arrays import SharedRows, bound_lists
@@ -92,6 +92,7 @@ class _OrderedRows:
     users: pa.Array
     signal_r: Bools
     time_r: Ints | None
+    strength: pa.Array
 
 
 def build_user_blocks(rows: pa.Table, plan: BlockPlan) -> pa.Table:
@@ -104,7 +105,8 @@ def build_user_blocks(rows: pa.Table, plan: BlockPlan) -> pa.Table:
     Returns:
         user_id, user_key, train_items, train_ratings (by item_index ascending), held_out (part ->
         item_ids, items, relevance, slices, by item_index ascending, or `in_time`; with events, `train` has
-        the trained items that stay candidates).
+        the trained items that stay candidates, and `in_time` `name_before` of a part the rows before its
+        questions).
     """
     ordered = _order_rows(encode_ids(rows), plan)
     n_users = len(ordered.users)
@@ -145,6 +147,7 @@ def _order_rows(rows: pa.Table, plan: BlockPlan) -> _OrderedRows:
         users.dictionary.take(pa.array(there_u)),
         (mark_signals(rows) if plan.events else np.zeros(len(rows), np.bool_))[order_r],
         pc.fill_null(rows.column("event_time"), 0).to_numpy()[order_r] if plan.in_time else None,
+        (read_strengths(rows) if plan.events and plan.in_time else rating).take(order),
     )
 
 
@@ -176,7 +179,7 @@ def _rank_texts(column: pa.Array) -> Ints:
 
 def _hold_out(rows: _OrderedRows, plan: BlockPlan) -> pa.MapArray:
     """Return each user's truth by part, without empty parts."""
-    names = (*plan.parts, TRAIN)
+    names = (*plan.parts, TRAIN, *map(name_before, plan.parts))
     n_users, n_parts = len(rows.users), len(names)
     places = [plan.parts.index(name) if name in plan.parts else -1 for name in rows.parts]
     place_r = np.array(places, np.int64)[rows.part_r] if places else np.zeros(0, np.int64)
@@ -195,10 +198,50 @@ def _hold_out(rows: _OrderedRows, plan: BlockPlan) -> pa.MapArray:
         "relevance": pa.ListArray.from_arrays(bounds, rows.rating.take(taken)),
         "slices": _map_slices(rows, plan, held_r, bounds),
     }
-    truth = pa.StructArray.from_arrays(list(lists.values()), list(lists))
-    offsets = bound_lists(entry_r[starts] // n_parts, n_users)
-    entries = pa.array(names, pa.string()).take(pa.array(entry_r[starts] % n_parts))
+    truth, entry_e = pa.StructArray.from_arrays(list(lists.values()), list(lists)), entry_r[starts]
+    if plan.events and plan.in_time:
+        for place, part in enumerate(plan.parts, len(plan.parts) + 1):
+            user_b, before = _list_before(rows, part, truth.type)
+            truth = pa.concat_arrays([truth, before])
+            entry_e = np.append(entry_e, user_b * n_parts + place)
+        order = np.argsort(entry_e)
+        truth, entry_e = truth.take(pa.array(order)), entry_e[order]
+    offsets = bound_lists(entry_e // n_parts, n_users)
+    entries = pa.array(names, pa.string()).take(pa.array(entry_e % n_parts))
     return pa.MapArray.from_arrays(offsets, entries, truth)
+
+
+def _list_before(rows: _OrderedRows, part: str, kind: pa.StructType) -> tuple[Ints, pa.Array]:
+    """List the users with rows before questions, and these rows.
+
+    Their items are in order of time, with strengths. NEXT stands for each question; the row asked comes
+    right after it, and `later` rows come before it if they are earlier. Validation rows come first.
+    """
+    assert rows.time_r is not None
+    of = {name: rows.part_r == number for number, name in enumerate(rows.parts)}
+    none_r = np.zeros(len(rows.user_r), np.bool_)
+    asked_r, valid_r = of.get(part, none_r), of.get(VALID, none_r) if part != VALID else none_r
+    later_r = of.get(LATER, none_r) & np.isin(rows.user_r, rows.user_r[asked_r])
+    places = [np.flatnonzero(marked_r) for marked_r in (asked_r, asked_r, later_r, valid_r)]
+    next_b = np.arange(sum(map(len, places))) < len(places[0])
+    place_b = np.concatenate(places)
+    time_b = np.where(valid_r[place_b], np.iinfo(np.int64).min, rows.time_r[place_b])
+    order = np.lexsort((~next_b, rows.item_r[place_b], later_r[place_b], time_b, rows.user_r[place_b]))
+    place_b, next_b = place_b[order], next_b[order]
+    user_b = rows.user_r[place_b]
+    starts = np.flatnonzero(np.diff(user_b, prepend=-1))
+    bounds, empty = (
+        pa.array(np.append(starts, len(place_b)), pa.int32()),
+        np.zeros(len(starts) + 1, np.int32),
+    )
+    lists = [
+        pa.ListArray.from_arrays(pa.array(empty), pa.array([], pa.string())),
+        pa.ListArray.from_arrays(bounds, pa.array(np.where(next_b, NEXT, rows.item_r[place_b]))),
+        pa.ListArray.from_arrays(bounds, rows.strength.take(pa.array(place_b))),
+        pa.nulls(len(starts), kind.field("slices").type),
+    ]
+    names = ("item_ids", "items", "relevance", "slices")
+    return user_b[starts], pa.StructArray.from_arrays(lists, names).cast(kind)
 
 
 def _map_slices(rows: _OrderedRows, plan: BlockPlan, held_r: Ints, bounds: pa.Array) -> pa.MapArray:

@@ -174,17 +174,12 @@ def test_a_user_with_one_test_row_is_asked_as_before(tmp_path: Path) -> None:
     assert first_ranks == of_first
 
 
-EVENTS = {
-    "name": "log", "reader": "csv", "path": "log.csv",
-    "events": {"column": "event", "weights": {"view": 1, "buy": 2}, "targets": ["buy"]},
-}  # fmt: skip
 PERIOD = {"holdout": "period", "start": "2020-01-01", "length": "7d", "targets": "successive"}
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"split": PERIOD, "dataset": EVENTS}, "dataset.events is for users who are asked once"),
         ({"split": {**PERIOD, "parts": ["a", "b"]}}, "'successive' goes with one of parts"),
         ({"split": {"protocol": "TO_LS", "targets": "successive"}}, "targets 'successive' needs holdout"),
         ({"evaluation": {"definition": {"weigh": "rows"}}}, "weigh is rows, and the split asks once"),
