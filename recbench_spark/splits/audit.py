@@ -61,6 +61,7 @@ class AuditRequest:
         keeps_known: true if the open loop may have pairs that training knows: they are no overlap.
         asks_repeats: true if other held-out parts may have them.
         signals: true if they may have pairs that training knows by events which are no targets.
+        in_time: true if a pair may have several `later` rows: events before successive questions.
     """
 
     rows: dict[str, int]
@@ -68,6 +69,7 @@ class AuditRequest:
     keeps_known: bool = False
     asks_repeats: bool = False
     signals: bool = False
+    in_time: bool = False
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -267,7 +269,7 @@ def count_repeated_pairs(rows: pa.Table, part_r: Ints, request: AuditRequest) ->
     if not request.keeps_known:
         doubled |= (opened > 0) & (known > 0)
     if request.asks_repeats:
-        for part in {*request.parts} - {LATER}:
+        for part in {*request.parts} - ({LATER} if request.in_time else set()):
             doubled |= count([part]) > 1
     else:
         doubled |= others > 1

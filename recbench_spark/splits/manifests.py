@@ -104,6 +104,7 @@ def build_manifest(
         keeps_known=protocol.get("open_loop") == "all",
         asks_repeats=protocol.get("repeats", "drop") != "drop",
         signals=log.signals,
+        in_time=protocol.get("targets") == "successive",
     )
     sums = _sum_audit(rows, request, engine)
     facts = [*list_log_facts(log), Fact("log", "settings", None, settings)]

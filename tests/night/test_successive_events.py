@@ -156,6 +156,7 @@ def test_each_target_is_ranked_as_if_it_were_asked_alone(
         made = rank_successively(tmp_path / "night", seed)
     if made is None:
         return
+    assert {row.value for row in read_rows(made.store, MANIFESTS) if row.fact == "overlap"} <= {0.0}
     ranks = read_ranks(made)
     assert ranks.keys() == {"popular", "item_knn"}
     assert ranks == read_ranks(World(seed).ask_alone(tmp_path / "alone"))
