@@ -19,7 +19,7 @@ from recbench_spark.night.benchmark_checks import check_benchmark
 from recbench_spark.night.split import identify_split, prepare_split
 from recbench_spark.ranking.part_users import select_part_users
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.schemas import CHECKS, ITEMS, MANIFESTS, METRICS, SPLITS, USER_BLOCKS
+from recbench_spark.schemas import CANDIDATES, CHECKS, ITEMS, MANIFESTS, METRICS, SPLITS, USER_BLOCKS
 from recbench_spark.sources import text_pieces
 from recbench_spark.storage.arrow_store import ArrowStore
 from tests.nights import read_rows, run
@@ -285,6 +285,47 @@ def test_viewed_items_stay_candidates_and_bought_ones_do_not(tmp_path: Path, rep
     warned = read_rows(store, CHECKS, check="list rows of training items")
     # Bought before: a of u, c of v, b and d of w; viewed items count for nothing.
     assert [one.observed for one in warned] == ([4.0] if repeats == "drop" else [])
+
+
+LAST = {"holdout": "period", "start": "1970-01-01T00:00:09Z", "targets": "last"}
+DRAWN = {
+    "drop": {"u": "cd", "v": "bd"},
+    "keep": {"u": "acd", "v": "bcd", "w": "acd"},
+    "only": {"w": "acd"},
+}
+
+
+@pytest.mark.parametrize("mode", ["uniform", pytest.param("popularity", marks=pytest.mark.full)])
+@pytest.mark.parametrize("split", [{"protocol": "TO_LS"}, LAST])
+@pytest.mark.parametrize("repeats", MRR)
+def test_bought_items_are_drawn_where_repeats_are_asked_and_viewed_ones_always(
+    tmp_path: Path, repeats: str, split: dict[str, Any], mode: str
+) -> None:
+    """A draw of 100 from four items takes all that may be drawn."""
+    vectors = {
+        "users": [(user, [1.0]) for user in "uvw"],
+        "items": [(item, [-ord(item)]) for item in "abcd"],
+    }
+    sides = {
+        side: str(write(tmp_path / f"{side}.parquet", rows, ("id", "vector")))
+        for side, rows in vectors.items()
+    }
+    evaluation = {"metrics": ["mrr"], "k": [5], "slices": [], "bootstrap": {"replicates": 0}}
+    sections = {
+        "models": [{"name": "by_letter", "kind": "embeddings", **sides}],
+        "evaluation": evaluation | {"definition": {"candidates": mode}, "draw": {"n": 100}},
+        "headline": "mrr@5",
+    }
+    store = ArrowStore(str(tmp_path / "w"))
+    benchmark = make(write(tmp_path / "log.csv", SHOP), {**split, "repeats": repeats}, sections)
+    assert run(store, benchmark).outcome.failed == {}
+    names = {row["item_index"]: row["item_id"] for row in store.rows(ITEMS)}
+    drawn = {
+        row["user_id"]: "".join(sorted(map(names.get, row["items"]))) for row in store.rows(CANDIDATES)
+    }
+    assert drawn == DRAWN[repeats]
+    (row,) = read_rows(store, METRICS, metric="mrr", k=5, estimator="holdout")
+    assert row.value == pytest.approx(MRR[repeats], abs=1e-15)
 
 
 @pytest.mark.parametrize("protocol", [GLOBAL, {"protocol": "TO_LS"}, {"protocol": "RO_RS"}])
