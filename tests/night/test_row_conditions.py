@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import random
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -26,6 +27,9 @@ from recbench_spark.sources.log_checks import LogRules
 from recbench_spark.sources.opened_logs import OpenedLog, label_stretches
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.blocks import ChangedRows
+
+SEEDS = range(*map(int, os.environ.get("RECBENCH_WHERE_SEEDS", "0,6").split(",")))
+"""Worlds drawn: a few in the suite, as many as one likes by hand."""
 
 NAMES = ("user_id", "item_id", "rating", "event_time", "event", "price", "shown")
 EVENTS = ("view", "cart", "purchase", "", "View")
@@ -137,7 +141,9 @@ def split(folder: Path, benchmark: Benchmark) -> tuple[list[Row], dict[str, Row]
 
 
 @pytest.mark.parametrize("file", ["log.csv", "log.parquet", "log.json"])
-@pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.full) for n in range(1, 6))])
+@pytest.mark.parametrize(
+    "seed", [*SEEDS[:1], *(pytest.param(n, marks=pytest.mark.full) for n in SEEDS[1:])]
+)
 def test_the_split_is_that_of_a_log_without_the_other_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, file: str
 ) -> None:

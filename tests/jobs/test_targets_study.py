@@ -1,0 +1,49 @@
+"""`jobs/studies/targets.py` in small: who is asked, and a page with its table."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from jobs.studies import targets as study
+from recbench_spark.errors import OK
+
+MARK = "<!-- written by jobs/studies/targets.py -->"
+
+
+def write_ratings(folder: Path) -> Path:
+    """Eight users rate all along, the last two after the cut alone."""
+    rows = [(user, (item + user) % 15, 4, 66 * item + user) for user in range(6) for item in range(15)]
+    rows += [(user, item, 4, 990 + item) for user in (6, 7) for item in range(3)]
+    folder.mkdir()
+    pd.DataFrame(rows).to_csv(folder / "u.data", sep="\t", header=False, index=False)
+    return folder / "u.data"
+
+
+def test_a_small_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    source, page = write_ratings(tmp_path / "small"), tmp_path / "page.md"
+    page.write_text(f"# Title\n\n{MARK}\nold\n<!-- end -->\nend\n")
+    monkeypatch.setattr(study, "TARGETS", ("first", "successive"))
+    monkeypatch.setattr(study, "MODELS", ("popular", "als_8"))
+    flags = ["--folder", str(tmp_path / "w"), "--logs", str(source), "--rules", "none", "--page", str(page)]
+    assert study.main(study.parser().parse_args(flags)) == OK
+    table = capsys.readouterr().out.splitlines()
+    assert table[0] == "| candidates, model | first | successive |"
+    assert table[2] == "| **small**, 6 users | | |"
+    cells = [[cell.strip() for cell in line.split("|")[2:4]] for line in table[3:5]]
+    for column in zip(*cells, strict=True):
+        assert sorted(cell[:2] for cell in column) == ["1:", "2:"]
+        assert re.fullmatch(r"1: 0\.\d{3}\|2: ([+-]\d\.\d{3} [+-]\d\.\d{3}|-)", "|".join(sorted(column)))
+    assert page.read_text() == f"# Title\n\n{MARK}\n\n" + "\n".join(table) + "\n\n<!-- end -->\nend\n"
+    log = pq.read_table(tmp_path / "w" / "small.parquet").to_pandas()
+    late = log[log["part"] == "later"]
+    assert set(late["user"]) == {6, 7} and len(late) == 6
+
+
+def test_each_rule_is_a_definition() -> None:
+    assert [*study.RULES] == ["none", "first_seen", "in_train"]
