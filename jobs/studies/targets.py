@@ -7,17 +7,22 @@ One cut in time holds out the last fifth of the rows; users without a row before
 `split.targets` ask for the rows of the others (Gusak et al. 2025, Time to Split), and each of --rules says
 which items are candidates. Models and settings are those of benchmark file
 movielens_latest_small_sequences. A cell has a model's rank by NDCG@10 and the 95 % interval of its
-difference from the best model; with --page the table replaces the one on a page. Finished nights stay in
-FOLDER. No Java starts.
+difference from the best model. A pair turns round if its interval is above 0 in one cell of a log, and
+below 0 in another. With --page the table replaces the one on a page. Finished nights stay in FOLDER. No
+Java starts.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
+from collections import defaultdict
+from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
 from jobs.studies.histories import read_ratings
 from recbench_spark import cli
@@ -59,25 +64,27 @@ def parser() -> cli.Parser:
 
 def main(args: argparse.Namespace) -> int:
     """Run a night for each log, rule and choice of targets; print ranks."""
-    store, journal, failed = ArrowStore(str(args.folder)), Journal(), {}
+    store, failed = ArrowStore(str(args.folder)), dict[str, str]()
     lines = [f"| candidates, model | {' | '.join(TARGETS)} |", f"|---|{'---|' * len(TARGETS)}"]
     for path in map(Path, cli.parse_names(args.logs, "--logs")):
         log = args.folder / f"{path.parent.name}.parquet"
         start, users = write_log(path, log)
-        lines.append(f"| **{log.stem}**, {users} users |{' |' * len(TARGETS)}")
+        table, columns = [], []
         for rule in cli.parse_names(args.rules, "--rules"):
-            columns = []
-            for targets in TARGETS:
-                benchmark = make_benchmark(log, start, rule, targets)
-                failed.update(run_night(store, benchmark, DAY, journal).failed)
-                columns.append(list_cells(store, benchmark.name))
-            lines += [
-                f"| {rule}, {model} | {' | '.join(cells.get(model, '') for cells in columns)} |"
-                for model in MODELS
+            nights = [make_benchmark(log, start, rule, targets) for targets in TARGETS]
+            for night in nights:
+                failed.update(run_night(store, night, DAY, Journal()).failed)
+            differences = [read_differences(store, night.name) for night in nights]
+            cells = [list_cells(rows) for rows in differences]
+            table += [
+                f"| {rule}, {model} | {' | '.join(one[model] for one in cells)} |" for model in MODELS
             ]
-    print(table := "\n".join(lines))
+            columns += differences
+        turned = f"pairs of models that turn round: {count_turns(columns)}"
+        lines += [f"| **{log.stem}**, {users} users; {turned} |{' |' * len(TARGETS)}", *table]
+    print(page := "\n".join(lines))
     if args.page:
-        block = f"<!-- written by jobs/studies/targets.py -->\n\n{table}\n\n<!-- end -->"
+        block = f"<!-- written by jobs/studies/targets.py -->\n\n{page}\n\n<!-- end -->"
         replace_text(args.page, BLOCK.sub(lambda _: block, args.page.read_text()))
     return FAILED if failed else OK
 
@@ -129,19 +136,35 @@ def make_benchmark(log: Path, start: datetime, rule: str, targets: str) -> Bench
     return made.model_copy(update={"models": tuple(trained)})
 
 
-def list_cells(store: ArrowStore, suite: str) -> dict[str, str]:
+Differences = list[dict[str, Any]]
+"""Rows of `comparisons` of one night: NDCG@10 of two models."""
+
+
+def read_differences(store: ArrowStore, suite: str) -> Differences:
+    """Return the differences of all pairs of models in a night."""
+    rows = store.rows(COMPARISONS, [("suite", "=", suite)])
+    return [row for row in rows if (row["metric"], row["k"]) == ("ndcg", 10)]
+
+
+def list_cells(rows: Differences) -> dict[str, str]:
     """Return each model's rank and interval, and the best model's value."""
-    rows = [
-        row
-        for row in store.rows(COMPARISONS, [("suite", "=", suite)])
-        if row["with_baseline"] and (row["metric"], row["k"]) == ("ndcg", 10)
-    ]
-    rows.sort(key=lambda row: (-row["difference"], row["model"]))
-    cells = {row["other"]: f"1: {row['other_value']:.3f}" for row in rows}
-    for rank, row in enumerate(rows, 2):
+    best = [row for row in rows if row["with_baseline"]]
+    cells = {row["other"]: f"1: {row['other_value']:.3f}" for row in best}
+    for row in best:
+        rank = 1 + (row["difference"] < 0) + sum(one["difference"] > row["difference"] for one in best)
         ends = [f"{row[end]:+.3f}" for end in ("ci_low", "ci_high") if row[end] is not None]
         cells[row["model"]] = f"{rank}: {' '.join(ends) or '-'}"
     return cells
+
+
+def count_turns(columns: Sequence[Differences]) -> int:
+    """Count pairs with an interval above 0 in one column, and below 0 in another."""
+    signs = defaultdict[frozenset[str], set[bool]](set)
+    for row in itertools.chain.from_iterable(columns):
+        if row["ci_low"] is not None and (row["ci_low"] > 0 or row["ci_high"] < 0):
+            turned = row["model"] > row["other"]
+            signs[frozenset((row["model"], row["other"]))].add((row["ci_low"] > 0) != turned)
+    return sum(len(both) == 2 for both in signs.values())
 
 
 if __name__ == "__main__":

@@ -34,15 +34,35 @@ def test_a_small_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert study.main(study.parser().parse_args(flags)) == OK
     table = capsys.readouterr().out.splitlines()
     assert table[0] == "| candidates, model | first | successive |"
-    assert table[2] == "| **small**, 6 users | | |"
+    assert table[2] == "| **small**, 6 users; pairs of models that turn round: 0 | | |"
     cells = [[cell.strip() for cell in line.split("|")[2:4]] for line in table[3:5]]
     for column in zip(*cells, strict=True):
-        assert sorted(cell[:2] for cell in column) == ["1:", "2:"]
-        assert re.fullmatch(r"1: 0\.\d{3}\|2: ([+-]\d\.\d{3} [+-]\d\.\d{3}|-)", "|".join(sorted(column)))
+        assert re.fullmatch(
+            r"1: (0\.\d{3}\|[12]: ([+-]\d\.\d{3} [+-]\d\.\d{3}|-))", "|".join(sorted(column, key=len))
+        )
     assert page.read_text() == f"# Title\n\n{MARK}\n\n" + "\n".join(table) + "\n\n<!-- end -->\nend\n"
     log = pq.read_table(tmp_path / "w" / "small.parquet").to_pandas()
     late = log[log["part"] == "later"]
     assert set(late["user"]) == {6, 7} and len(late) == 6
+
+
+def make_row(
+    model: str, other: str, low: float | None, high: float | None, best: bool = False
+) -> dict[str, Any]:
+    return {
+        "model": model, "other": other, "ci_low": low, "ci_high": high, "with_baseline": best,
+        "difference": (low or 0) + (high or 0), "other_value": 0.25,
+    }  # fmt: skip
+
+
+def test_equal_models_share_a_rank_and_only_certain_pairs_turn() -> None:
+    rows = [make_row("a", "d", -0.2, -0.1, True), make_row("b", "d", None, None, True)]
+    rows += [make_row("c", "d", -0.2, -0.1, True), make_row("a", "b", 0.1, 0.2)]
+    assert study.list_cells(rows) == {
+        "d": "1: 0.250", "b": "1: -", "a": "3: -0.200 -0.100", "c": "3: -0.200 -0.100",
+    }  # fmt: skip
+    other = [make_row("b", "a", 0.1, 0.2), make_row("d", "a", -0.1, 0.2), make_row("d", "c", 0.1, 0.2)]
+    assert study.count_turns([rows, other]) == 1 and study.count_turns([rows, rows]) == 0
 
 
 def test_each_rule_is_a_definition() -> None:
