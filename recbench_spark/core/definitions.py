@@ -108,6 +108,14 @@ class Definition(BaseModel):
     weigh: Literal["users", "rows"] = "users"
     """Weights of a user's several queries: each user's mean counts once, or each query does. Intervals are
     by user under both."""
+    candidates_as_of: Literal["none", "first_seen"] = "none"
+    """Candidates whatever the time, or those that existed when a row was tested: items seen in the log
+    by then (`first_seen`). A user's rows at one time are one query, and rows at other times another one."""
+    first_seen_in: Literal["log", "train"] = "log"
+    """Rows that make an item seen: all of the log up to the moment asked, with the asked row itself, which
+    no model knew then (a check counts the truth that nothing else showed); those of training."""
+    unavailable: Literal["left_out", "miss"] = "left_out"
+    """Truth that did not exist at its moment is left out (and counted), or counts as not ranked."""
     draw: str = ""
     """Drawn candidates in words: how many, for each user or each held-out item, and the seed. The settings
     of the draw fill it in; it is not set."""
@@ -144,7 +152,10 @@ class Definition(BaseModel):
         return ";".join([VERSION, *changed])
 
 
-ADDED_LATER = ("grade_origin", "ndcg_ties", "tie_seed", "draw", "gaps", "weigh")
+MOMENT_AXES = ("candidates_as_of", "first_seen_in", "unavailable")
+"""Axes of candidates as of the moment."""
+
+ADDED_LATER = ("grade_origin", "ndcg_ties", "tie_seed", "draw", "gaps", "weigh", *MOMENT_AXES)
 """Later axes: with their default they enter no key, so old keys stay."""
 
 GRADED_GAINS = ("linear", "exponential")
@@ -272,6 +283,7 @@ def _check_axes_together(definition: Definition) -> None:
             f"definition.grade_origin: a gain of '{definition.gain}' has no grades",
             f"definition.gain={' or '.join(GRADED_GAINS)}",
         )
+    _check_moments(definition)
     if definition.tie_seed != DEFAULT_TIE_SEED and definition.ties != "hashed":
         raise ConfigError(
             f"definition.tie_seed: ties are '{definition.ties}' and need no seed", "definition.ties=hashed"
@@ -280,6 +292,22 @@ def _check_axes_together(definition: Definition) -> None:
         raise ConfigError(
             "definition.auc_ties=id_descending needs the order of ids, and ties are hashed",
             "definition.auc_ties=half or strict",
+        )
+
+
+def _check_moments(definition: Definition) -> None:
+    moments, fields = definition.candidates_as_of, Definition.model_fields
+    needs = {"first_seen_in": ("first_seen",), "unavailable": axis_values("candidates_as_of")[1:]}
+    for axis, wanted in needs.items():
+        value = getattr(definition, axis)
+        if value != fields[axis].default and moments not in wanted:
+            message = f"definition.{axis} is '{value}', and definition.candidates_as_of is '{moments}'"
+            raise ConfigError(message, f"definition.candidates_as_of={' or '.join(wanted)}")
+    if moments != "none" and definition.candidates not in ("unseen", "all"):
+        raise ConfigError(
+            f"definition.candidates_as_of is '{moments}', and definition.candidates is "
+            f"'{definition.candidates}'",
+            "definition.candidates=unseen or all: candidates of a moment are neither drawn nor given",
         )
 
 

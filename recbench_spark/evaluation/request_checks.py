@@ -246,6 +246,9 @@ def check_queries(plan: EvaluationPlan, queries: bool) -> None:
     Raises:
         ConfigError: rows weigh alike, and users have one row each; candidates are drawn for each user.
     """
+    if (moments := plan.definition.candidates_as_of) != "none":
+        hint = "a benchmark file, whose log has times, or each query's candidates=given"
+        raise ConfigError(f"definition.candidates_as_of is {moments}, and tables have no times", hint)
     if plan.definition.weigh == "rows" and not queries:
         hint = "give query_id beside user_id, or leave definition.weigh at users"
         raise ConfigError("definition.weigh is rows, and the truth has no query_id", hint)

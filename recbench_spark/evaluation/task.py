@@ -23,6 +23,7 @@ from recbench_spark.evaluation import progress
 from recbench_spark.ranking.batch_schemas import RANKED_USERS, USER_VALUES, USERS
 from recbench_spark.ranking.candidates import CandidateRule, add_candidates
 from recbench_spark.ranking.given import group_lists, rank_batches
+from recbench_spark.ranking.moments import AS_OF
 from recbench_spark.ranking.request import RankingRequest
 from recbench_spark.ranking.scored import score_batches
 from recbench_spark.ranking.sources import Source
@@ -239,7 +240,7 @@ def _ranking_columns(member: Member, users: pa.Table) -> list[str]:
 
     Other systems' lists need no candidates.
     """
-    names = [*USERS.names, "propensity", QUERY_ID]
+    names = [*USERS.names, "propensity", QUERY_ID, AS_OF]
     if member.source is None:
         names = [name for name in names if member.mask or name != "masked"]
     else:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from recbench_spark.core.arrays import Floats
+from recbench_spark.core.definitions import MOMENT_AXES
 from recbench_spark.errors import ConfigError
 from recbench_spark.metrics.kernels import beyond_accuracy
 from recbench_spark.storage.shared_arrays import flatten_lists
@@ -33,7 +34,7 @@ OVERALL = tuple(beyond_accuracy.OVERALL)
 
 LIST_METRICS = (*OVERALL, *PER_USER)
 
-AXES = ("candidates", "draw", "duplicates", "gaps")
+AXES = ("candidates", "draw", "duplicates", "gaps", *MOMENT_AXES)
 """Definition axes behind list metrics: they decide which items a list can have."""
 
 

@@ -25,6 +25,7 @@ from recbench_spark.night.split import (
 )
 from recbench_spark.ranking.request import USER_CANDIDATES, refuse_hashed_ties
 from recbench_spark.retrieval.faiss_indexes import load_faiss
+from recbench_spark.sources.settings import READERS_WITHOUT_TIMES
 
 TIE_AXES = {"ties": "id", "ndcg_ties": "same", "ap_ties": "same"}
 """Axes for ties, each with its value for cut lists.
@@ -87,8 +88,8 @@ def check_questions(benchmark: Benchmark, definition: Definition) -> None:
         ConfigError: a section of the file knows users with one ranking alone; or rows weigh alike, and
             users have one row each, or are compared.
     """
-    evaluation, split = benchmark.evaluation, benchmark.split
-    if not split.successive:
+    evaluation, split, moments = benchmark.evaluation, benchmark.split, definition.candidates_as_of
+    if not split.successive and moments == "none":
         if definition.weigh == "rows":
             hint = "split.targets: successive, or evaluation.definition.weigh: users"
             raise ConfigError("definition.weigh is rows, and the split asks once for each user", hint)
@@ -102,7 +103,15 @@ def check_questions(benchmark: Benchmark, definition: Definition) -> None:
         "a model of kind retrieved": any(isinstance(model, RetrievedModel) for model in benchmark.models),
     }
     for name in [name for name, is_set in single.items() if is_set]:
-        raise ConfigError(f"{name} is for users who are asked once", "split.targets: all, first or last")
+        hint = (
+            "split.targets: all, first or last" if split.successive else "definition.candidates_as_of: none"
+        )
+        if split.successive and moments != "none":
+            hint += ", and definition.candidates_as_of: none"
+        raise ConfigError(f"{name} is for users who are asked once", hint)
+    if moments != "none" and (reader := benchmark.dataset.reader) in READERS_WITHOUT_TIMES:
+        message = f"definition.candidates_as_of is '{moments}', and logs of reader '{reader}' have no times"
+        raise ConfigError(message, "definition.candidates_as_of: none")
     if definition.weigh == "rows" and benchmark.comparisons is not None:
         hint = "definition.weigh: users, or leave comparisons out"
         raise ConfigError("definition.weigh is rows, and comparisons are of users", hint)

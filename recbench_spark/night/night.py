@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cached_property, partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -41,8 +42,19 @@ from recbench_spark.night.measure_checks import describe_curve, make_metric_plan
 from recbench_spark.night.run_keys import evaluation_paths, hash_run_key, list_switched_models
 from recbench_spark.night.split import current_split_id, identify_split
 from recbench_spark.night.standalone_runs import STAMP_FORMAT
+from recbench_spark.ranking.known_items import share_rows
+from recbench_spark.ranking.moments import (
+    COUNTED,
+    LABELLED,
+    Counts,
+    ItemMoments,
+    add_counts,
+    count_questions,
+    refuse_left_out,
+)
 from recbench_spark.ranking.part_users import (
     BLOCK_USERS,
+    MOMENT_USERS,
     PART_USERS,
     QUESTION_USERS,
     count_trained_users,
@@ -113,6 +125,7 @@ class BenchmarkNight:
         These users have data on exposure if estimates need it.
         """
         select, schema = self._select, QUESTION_USERS if self.benchmark.split.successive else PART_USERS
+        schema = MOMENT_USERS if self.moments else schema
         if self.exposure:
             select = partial(select_exposed_users, select=select, exposed=self.exposure.shown)
             schema = EXPOSED_USERS
@@ -126,6 +139,9 @@ class BenchmarkNight:
 
     @property
     def _select(self) -> Change:
+        return self._select_at(self.moments)
+
+    def _select_at(self, moments: ItemMoments | None) -> Change:
         return partial(
             select_part_users,
             parts=self.benchmark.evaluation.parts,
@@ -133,7 +149,35 @@ class BenchmarkNight:
             keep_empty=self.definition.empty_users == "zero",
             masks=not self.benchmark.split.asks_repeats,
             successive=self.benchmark.split.successive,
+            moments=moments,
         )
+
+    @cached_property
+    def moments(self) -> ItemMoments | None:
+        """Times when items were candidates, where the definition asks."""
+        definition = self.definition
+        if definition.candidates_as_of == "none":
+            return None
+        rows = self.store.open_rows(schemas.SPLITS, "split_id", [self.split_id])
+        return ItemMoments(
+            share_rows(rows, LABELLED, self.store.scratch),
+            self.data.known_items,
+            self.benchmark.evaluation.parts,
+            definition.first_seen_in,
+            definition.unavailable,
+        )
+
+    @cached_property
+    def moment_counts(self) -> dict[str, Counts]:
+        """Counts of candidates as of their moments by part, the same for every model."""
+        if self.moments is None:
+            return {}
+        kept = replace(self.moments, unavailable="keep")
+        select = self._select_at(kept)
+        rows = map_user_blocks(self.store, self.split_id, select, MOMENT_USERS.names)
+        masks = self.definition.candidates == "unseen"
+        counts = rows.each(COUNTED, partial(count_questions, moments=kept, masks=masks))
+        return add_counts(chain.from_iterable(counts))
 
     @cached_property
     def exposure(self) -> ExposureContext | None:
@@ -262,6 +306,7 @@ def require_truth(night: BenchmarkNight) -> None:
                 f"part '{part}' of dataset {night.benchmark.dataset.name} is empty",
                 f"parts with rows: {', '.join(sorted(filled))}; see split and evaluation.parts",
             )
+    refuse_left_out(night.moment_counts, night.definition)
 
 
 def require_split(night: BenchmarkNight) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -29,6 +29,7 @@ from recbench_spark.metrics.ranking_counts import checks_from_counts
 from recbench_spark.models.adapters.model_adapter import make_adapter
 from recbench_spark.night.night import BenchmarkNight, check_model_gates, check_night_gates
 from recbench_spark.ranking.batch_schemas import METRIC_ROWS
+from recbench_spark.ranking.moments import check_moments
 from recbench_spark.ranking.request import RankingRequest
 from recbench_spark.schemas import CHECKS, METRICS, MULTIVERSE
 from recbench_spark.storage.commits import Addition, check_rows
@@ -66,7 +67,7 @@ class NightMeasures:
         measures = make_measures(plan, catalogue, evaluation, None if is_later else estimation)
         later = {"estimates": estimation_measure(estimation)} if estimation and is_later else {}
         has_values = evaluation.user_metrics and bool(plan.rank_metrics or plan.list_metrics)
-        request = plan.request(lists=is_later)
+        request = replace(plan.request(lists=is_later), moments=night.moments)
         return cls(plan, request, measures, catalogue, has_values, later, estimation)
 
 
@@ -112,6 +113,7 @@ def make_run_rows(
         checks += strata_checks(wanted.estimation, _list_compared(results.get("estimates")))
     lists = make_adapter(model).lists
     checks += checks_from_counts(results.get("counts"), evaluation.parts, lists=lists)
+    checks += check_moments(night.moment_counts, night.n_items, night.definition)
     checks += check_uncorrected_metrics(wanted.plan, evaluation.draw.estimators)
     checks += [*check_night_gates(night), *check_model_gates(night, model)]
     return RunRows(metrics, list_results(wanted.measures, results, MULTIVERSE), checks)

@@ -36,7 +36,7 @@ def rank_batches(request: RankingRequest, batches: Batches) -> Batches:
         truth = list_kernel.HeldOutItems(offsets, truth_items.astype(np.int64), relevance)
         hashed = request.definition.ties == "hashed"
         ranked = list_kernel.rank_lists(
-            _read_lists(batch), truth, request.definition, _read_masked(batch), top=request.top,
+            _read_lists(batch), truth, request.definition, _read_masked(batch, request), top=request.top,
             user_numbers=number_users(batch) if hashed else None,
         )  # fmt: skip
         yield _ranking_rows(batch, ranked)
@@ -111,11 +111,12 @@ def _combine_chunks(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
 
 
-def _read_masked(batch: pa.RecordBatch) -> list_kernel.UserItems | None:
-    if "masked" not in batch.schema.names:
-        return None
-    masked = read_item_lists(batch, "masked")
-    return list_kernel.UserItems(masked.offsets_u, masked.items_p)
+def _read_masked(batch: pa.RecordBatch, request: RankingRequest) -> list_kernel.UserItems | None:
+    """Return the items that leave the lists; with moments, listed ones that were no candidates too."""
+    masked = read_item_lists(batch, "masked") if "masked" in batch.schema.names else None
+    if request.moments is not None:
+        masked = request.moments.open().hide_listed(batch, masked)
+    return None if masked is None else list_kernel.UserItems(masked.offsets_u, masked.items_p)
 
 
 def _read_lists(batch: pa.RecordBatch) -> list_kernel.InputLists:

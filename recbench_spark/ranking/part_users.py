@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from recbench_spark.core.arrays import Ints
 from recbench_spark.ranking.batch_schemas import USERS
 from recbench_spark.ranking.kernels.rankings import mark_relevant
+from recbench_spark.ranking.moments import AS_OF, ItemMoments, ask_at_times
 from recbench_spark.ranking.successive import ask_successively
 from recbench_spark.schemas import QUERY_ID, USER_BLOCKS
 from recbench_spark.splits.events import name_before
@@ -32,6 +33,9 @@ PART_USERS = pa.schema([*USERS, pa.field("history", pa.list_(pa.int32()))])
 
 QUESTION_USERS = pa.schema([*PART_USERS, pa.field(QUERY_ID, pa.string())])
 """`PART_USERS` with a row for each question."""
+
+MOMENT_USERS = pa.schema([*QUESTION_USERS, pa.field(AS_OF, pa.int64())])
+"""`QUESTION_USERS` with each question's moment."""
 
 BLOCK_USERS = 1 << 12
 """Users changed by a task at once."""
@@ -64,6 +68,7 @@ def select_part_users(
     *,
     masks: bool = True,
     successive: bool = False,
+    moments: ItemMoments | None = None,
 ) -> pa.Table:
     """Select users for held-out parts: rows of `PART_USERS`.
 
@@ -75,6 +80,7 @@ def select_part_users(
         masks: false where the split asks for items known from training: then no item is masked, since
             masking all others would tell the answer.
         successive: ask for each truth item alone, in the blocks' order: rows of `QUESTION_USERS`.
+        moments: ask for the truth of each time alone: rows of `MOMENT_USERS`.
     """
     train, held_out = (blocks.column(name).combine_chunks() for name in ("train_items", "held_out"))
     entry_s = _find_entries(held_out, parts).ravel()
@@ -100,13 +106,14 @@ def select_part_users(
     columns |= {name: column.take(pa.array(user_n)) for name, column in whole.items()}
     table = pa.table([columns[field.name].cast(field.type) for field in PART_USERS], schema=PART_USERS)
     if not successive:
-        return table
+        return table if moments is None else ask_at_times(table, moments, keep_empty)
     before_n = _find_entries(held_out, [*map(name_before, parts)]).ravel()[slot_n]
     known_n = np.where(is_later_n, _find_entries(held_out, ["valid"]).ravel()[user_n], -1)
     in_time = bool((before_n >= 0).any())
     known_e = _take_entries(held_out, before_n if in_time else known_n)
     lists = {name: empty_nulls(pc.struct_field(known_e, name)) for name in ("items", "relevance")}
-    return ask_successively(table, pa.table(lists), threshold, masks=masks, in_time=in_time)
+    table = ask_successively(table, pa.table(lists), threshold, masks=masks, in_time=in_time)
+    return table if moments is None else ask_at_times(table, moments, keep_empty)
 
 
 def _find_entries(held_out: pa.MapArray, parts: Sequence[str]) -> Ints:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from recbench_spark.core.definitions import Definition
 from recbench_spark.errors import ConfigError
+from recbench_spark.ranking.moments import ItemMoments
 
 USER_CANDIDATES = ("rated", "given", "uniform", "popularity")
 """Candidate modes with own candidates for each user."""
@@ -19,11 +20,13 @@ class RankingRequest:
         definition: the evaluation definition.
         top: list length, if lists are requested (0: none).
         cutoff: largest rank to count; None: all. Where users have own candidates, all are counted.
+        moments: when items were candidates, under `candidates_as_of`; users have their moment `as_of`.
     """
 
     definition: Definition
     top: int = 0
     cutoff: int | None = None
+    moments: ItemMoments | None = None
 
 
 def refuse_hashed_ties(definition: Definition, what: str) -> None:

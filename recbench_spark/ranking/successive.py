@@ -88,7 +88,7 @@ def _list_questions(length_n: Ints) -> RowQuestions:
 
 def _list_earlier(questions: RowQuestions, offsets: Ints, *values: Ints) -> tuple[Ints, ...]:
     """Return the question and values of all items before each question's."""
-    question, at = _repeat_ranges(offsets[questions.row_q], questions.place_q)
+    question, at = repeat_ranges(offsets[questions.row_q], questions.place_q)
     return question, *(column[at] for column in values)
 
 
@@ -98,11 +98,11 @@ def _list_known(known: pa.Table, questions: RowQuestions, *, in_time: bool) -> t
     if in_time:
         known_q = questions.known_q > 0
         length_q[known_q] = np.flatnonzero(items == NEXT) - offsets[questions.row_q][known_q]
-    question, at = _repeat_ranges(offsets[questions.row_q], length_q)
+    question, at = repeat_ranges(offsets[questions.row_q], length_q)
     return question, items[at], grades[at]
 
 
-def _repeat_ranges(start_q: Ints, length_q: Ints) -> tuple[Ints, Ints]:
+def repeat_ranges(start_q: Ints, length_q: Ints) -> tuple[Ints, Ints]:
     """Return the number, and each place, of ranges by start and length."""
     number = np.repeat(np.arange(len(start_q)), length_q)
     first = np.cumsum(length_q) - length_q
@@ -112,7 +112,7 @@ def _repeat_ranges(start_q: Ints, length_q: Ints) -> tuple[Ints, Ints]:
 def _add_items(lists: pa.ListArray, questions: RowQuestions, more: tuple[Ints, Ints]) -> pa.ListArray:
     """Return each question's items and some more, ascending and once."""
     offsets, items = flatten_lists(lists)
-    own_q, at = _repeat_ranges(offsets[questions.row_q], np.diff(offsets)[questions.row_q])
+    own_q, at = repeat_ranges(offsets[questions.row_q], np.diff(offsets)[questions.row_q])
     question, item = np.append(own_q, more[0]), np.append(items[at], more[1])
     key = np.sort(question << ITEM_BITS | item)  # one sort of numbers is many times faster than two keys
     key = key[np.diff(key, prepend=-1) != 0]
@@ -125,7 +125,7 @@ def _take_labels(slices: pa.MapArray, questions: RowQuestions) -> pa.MapArray:
     starts = slices.offsets.to_numpy()
     missing_q = slices.is_null().to_numpy(zero_copy_only=False)[questions.row_q] | (questions.known_q == 0)
     length_q = np.where(missing_q, 0, np.diff(starts)[questions.row_q])
-    question, entry = _repeat_ranges(starts[questions.row_q], length_q)
+    question, entry = repeat_ranges(starts[questions.row_q], length_q)
     labels = slices.items.offsets.to_numpy()[entry] + questions.place_q[question]
     values = pa.ListArray.from_arrays(
         pa.array(np.arange(len(entry) + 1), pa.int32()), slices.items.values.take(pa.array(labels))

@@ -190,6 +190,24 @@ AXES_IN_WORDS: dict[str, tuple[str, dict[str, str]]] = {
             "popularity": "the truth and unseen items drawn by training popularity",
         },
     ),
+    "candidates_as_of": (
+        "Of these, candidates are",
+        {
+            "none": "all, whatever the time",
+            "first_seen": "those seen in the log when the row was tested",
+        },
+    ),
+    "first_seen_in": (
+        "An item is seen by",
+        {
+            "log": "rows of the whole log, up to the moment and with the tested row",
+            "train": "training rows alone",
+        },
+    ),
+    "unavailable": (
+        "Truth that was no candidate then",
+        {"left_out": "is left out, and counted in the checks", "miss": "is not ranked: a miss"},
+    ),
     "draw": ("Items drawn", {"": "none", ANY: "{}"}),
     "curve": ("Held-out users are measured after each of their ratings", {ANY: "{}"}),
 }

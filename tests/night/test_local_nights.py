@@ -123,6 +123,13 @@ ASKED: dict[str, Any] = {
 }
 """Each row asked after the rows before it, and all rows alike."""
 
+SHOWN: dict[str, Any] = {
+    **ASKED,
+    "split": {"protocol": "TO_RS", "ratio": [0.6, 0.1, 0.3]},
+    "evaluation": {**ASKED["evaluation"], "definition": {"candidates_as_of": "first_seen"}},
+}
+"""Candidates as of the moment of each row."""
+
 GRAPHS: dict[str, Any] = {
     "split": {"protocol": "RO_RS", "ratio": [0.8, 0.0, 0.2], "seed": 5},
     "models": [
@@ -180,8 +187,8 @@ def test_two_nights_have_the_same_tables(on_spark: Any, tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize(
     "settings",
-    [DRAWN, RATED, CURVED, LEARNT, GRAPHS, ASKED],
-    ids=["drawn", "rated", "curved", "learnt", "graphs", "asked"],
+    [DRAWN, RATED, CURVED, LEARNT, GRAPHS, ASKED, SHOWN],
+    ids=["drawn", "rated", "curved", "learnt", "graphs", "asked", "shown"],
 )
 def test_other_nights_have_the_same_tables(on_spark: Any, tmp_path: Path, settings: dict[str, Any]) -> None:
     """Graphs are cut into as many blocks as cores need."""

@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 
 from recbench_spark.core.arrays import Floats, Ints
-from recbench_spark.core.definitions import Definition
+from recbench_spark.core.definitions import MOMENT_AXES, Definition
 from recbench_spark.errors import ConfigError, nearest, show_value
 from recbench_spark.metrics.kernels import chunk as shared
 from recbench_spark.metrics.kernels.about import (
@@ -44,7 +44,7 @@ CELLS = 1 << 18
 TIE_AXES = ("ties", "tie_seed")
 COMMON_AXES = (
     *("users", "empty_users", "threshold", *TIE_AXES),
-    *("duplicates", "gaps", "candidates", "draw", "weigh"),
+    *("duplicates", "gaps", "candidates", "draw", "weigh", *MOMENT_AXES),
 )
 
 about_rank = partial(About, edges=EDGE)

@@ -419,14 +419,16 @@ def _count_tile(
     return kept
 
 
-def count_products(prepared: PreparedBlock, settings: CountingSettings) -> None:
+def count_products(
+    prepared: PreparedBlock, settings: CountingSettings, users_u: Ints | None = None
+) -> None:
     """Count all tiles on the CPU into `prepared.tally`.
 
-    Positives below the cut-off are counted only that far.
+    Positives below the cut-off are counted only that far. `users_u`: consecutive users; None: all.
     """
     family, items = choose_family(), round_items(prepared.products, settings.item_tile)
     assert family is not None
-    every_u = np.arange(len(prepared.pairing.length_u))
+    every_u = np.arange(len(prepared.pairing.length_u)) if users_u is None else users_u
     parts = np.array_split(every_u, max(1, settings.threads))
     if len(parts) == 1:
         _count_users(every_u, prepared, settings, items, family)
@@ -479,7 +481,7 @@ def _make_work(plan: Positives, rows: int, multiple: int, items: RoundedItems) -
         low_n=np.empty(most + 1, np.int32),
         high_n=np.empty(most + 1, np.int32),
         marks_c=np.empty(items.largest, np.bool_),
-        flags_t=np.zeros(places, np.bool_),
+        flags_t=np.zeros(places + 1, np.bool_),  # the last one is for items without a place, -1
         near_c=np.empty(pairs, np.int32),
         items_c=np.empty(pairs, np.int32),
         score_c=np.empty(pairs),

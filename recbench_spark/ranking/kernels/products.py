@@ -92,6 +92,11 @@ class Products:
         """Items rounded by `ranking.kernels.rounding`, by tiles."""
         return {}
 
+    @cached_property
+    def segments(self) -> dict[str, tuple[Any, Any, list[Any]]]:
+        """Items cut by `ranking.kernels.moments`, with times and span."""
+        return {}
+
     def item_operand(self, start: int, stop: int) -> Floats32:
         """Return rows for the float32 product, (items, dims or dims + 1)."""
         cut = slice(start, stop)

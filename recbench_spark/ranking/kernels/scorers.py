@@ -18,8 +18,9 @@ from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.core.extras import explain_missing
 from recbench_spark.core.hashing import splitmix64
 from recbench_spark.errors import DataError
-from recbench_spark.ranking.kernels import counting, cutoff, positives
+from recbench_spark.ranking.kernels import counting, cutoff, moments, positives
 from recbench_spark.ranking.kernels.counting import CountingSettings
+from recbench_spark.ranking.kernels.moments import UserMoments
 from recbench_spark.ranking.kernels.positives import ItemLists, RankCounts
 from recbench_spark.ranking.kernels.products import (
     Products,
@@ -122,8 +123,12 @@ def count_ranks(
     *,
     device: str | torch.device = "cpu",
     settings: CountingSettings | None = None,
+    as_of: UserMoments | None = None,
 ) -> RankCounts:
     """Count the truth items' ranks among scored, unmasked items.
+
+    `as_of`: users' moments; items that are no candidates then are left out, on the CPU whatever the device.
+    The truth has none of them.
 
     `device`: "cpu" and NUMPY_TILES are the compiled path, without torch; WHOLE_ROWS scores every pair in
     float64; any other torch device, also "cpu:0", is counted by `devices`. A masked, unscored or unknown
@@ -135,9 +140,11 @@ def count_ranks(
     """
     settings = settings or CountingSettings()
     if scorer.products is None or device == WHOLE_ROWS:
-        return _count_whole_rows(scorer, users, truth, masked, settings)
+        return _count_whole_rows(scorer, users, truth, masked, settings, as_of=as_of)
     prepared, top = _prepare(scorer.products, users, truth, masked), None
-    if str(device) not in ("cpu", NUMPY_TILES):
+    if as_of is not None:
+        top = moments.count_products(prepared, settings, as_of)
+    elif str(device) not in ("cpu", NUMPY_TILES):
         with explain_missing():  # it loads torch
             from recbench_spark.ranking.kernels import devices  # noqa: PLC0415
 
@@ -146,7 +153,7 @@ def count_ranks(
         cutoff.count_products(prepared, settings)
     else:
         top = counting.count_products(prepared, settings)
-    return _gather(scorer, prepared, settings, top)
+    return _gather(scorer, prepared, settings, top, as_of)
 
 
 def _prepare(
@@ -160,22 +167,31 @@ def _gather(
     prepared: counting.PreparedBlock,
     settings: CountingSettings,
     top: tuple[Ints, Floats] | None,
+    as_of: UserMoments | None,
 ) -> RankCounts:
-    candidates_u = positives.count_candidates(scorer.scored_i, prepared.plan)
+    candidates_u = moments.count_candidates(scorer.scored_i, as_of, prepared.plan)
     return positives.gather_counts(prepared.plan, prepared.tally, candidates_u, settings.cutoff, top)
 
 
 def _count_whole_rows(
-    scorer: Scorer, users: UserBlock, truth: ItemLists, masked: ItemLists, settings: CountingSettings
+    scorer: Scorer,
+    users: UserBlock,
+    truth: ItemLists,
+    masked: ItemLists,
+    settings: CountingSettings,
+    *,
+    as_of: UserMoments | None,
 ) -> RankCounts:
     plan = positives.make_positives(scorer.scored_i, truth, masked)
     tally, tops = positives.make_tally(plan), []
     for start, stop in _blocks(truth.users, len(scorer.scored_i)):
         scores_ui = scorer.score_rows(users, start, stop)
         _check_scores(scores_ui[:, scorer.scored_i])
+        if as_of is not None:
+            moments.hide_rows(scores_ui, start, as_of)
         counting.count_rows(scores_ui, start, scorer.scored_i, plan, tally)
         tops.append(top_rows(scores_ui, settings.top_k))
-    candidates_u = positives.count_candidates(scorer.scored_i, plan)
+    candidates_u = moments.count_candidates(scorer.scored_i, as_of, plan)
     top = _stack_tops(tops, settings.top_k) if settings.top_k else None
     return positives.gather_counts(plan, tally, candidates_u, settings.cutoff, top)
 
