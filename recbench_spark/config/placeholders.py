@@ -55,9 +55,10 @@ def fill_placeholders(benchmark: Benchmark, logical_date: date | None) -> Benchm
     exposure = evaluation.exposure
     if exposure:
         exposure = fill(exposure, ("rewards",), "evaluation.exposure")
-        shown = fill(exposure.propensities, PROPENSITY_FIELDS, "evaluation.exposure.propensities")
-        exposure = exposure.model_copy(update={"propensities": shown})
-    dataset = fill(benchmark.dataset, DATASET_FIELDS, "dataset")
+        chances = fill(exposure.propensities, PROPENSITY_FIELDS, "evaluation.exposure.propensities")
+        exposure = exposure.model_copy(update={"propensities": chances})
+    shown = ("availability.path",) if benchmark.dataset.availability else ()
+    dataset = fill(benchmark.dataset, (*DATASET_FIELDS, *shown), "dataset")
     log_end_micros(dataset)
     return benchmark.model_copy(
         update={

@@ -108,9 +108,10 @@ class Definition(BaseModel):
     weigh: Literal["users", "rows"] = "users"
     """Weights of a user's several queries: each user's mean counts once, or each query does. Intervals are
     by user under both."""
-    candidates_as_of: Literal["none", "first_seen"] = "none"
+    candidates_as_of: Literal["none", "first_seen", "availability"] = "none"
     """Candidates whatever the time, or those that existed when a row was tested: items seen in the log
-    by then (`first_seen`). A user's rows at one time are one query, and rows at other times another one."""
+    by then (first_seen), or available by `dataset.availability`. A user's rows at one time are one query,
+    and rows at other times another one."""
     first_seen_in: Literal["log", "train"] = "log"
     """Rows that make an item seen: all of the log up to the moment asked, with the asked row itself, which
     no model knew then (a check counts the truth that nothing else showed); those of training."""

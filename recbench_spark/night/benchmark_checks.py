@@ -112,6 +112,11 @@ def check_questions(benchmark: Benchmark, definition: Definition) -> None:
     if moments != "none" and (reader := benchmark.dataset.reader) in READERS_WITHOUT_TIMES:
         message = f"definition.candidates_as_of is '{moments}', and logs of reader '{reader}' have no times"
         raise ConfigError(message, "definition.candidates_as_of: none")
+    if moments == "availability" and benchmark.dataset.availability is None:
+        message = "definition.candidates_as_of is 'availability', and dataset.availability is missing"
+        raise ConfigError(
+            message, "availability: {path: a table of item_id, available_from, available_until}"
+        )
     if definition.weigh == "rows" and benchmark.comparisons is not None:
         hint = "definition.weigh: users, or leave comparisons out"
         raise ConfigError("definition.weigh is rows, and comparisons are of users", hint)

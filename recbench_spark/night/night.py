@@ -43,15 +43,14 @@ from recbench_spark.night.run_keys import evaluation_paths, hash_run_key, list_s
 from recbench_spark.night.split import current_split_id, identify_split
 from recbench_spark.night.standalone_runs import STAMP_FORMAT
 from recbench_spark.ranking.known_items import share_rows
-from recbench_spark.ranking.moments import (
+from recbench_spark.ranking.moment_counts import (
     COUNTED,
-    LABELLED,
     Counts,
-    ItemMoments,
     add_counts,
     count_questions,
     refuse_left_out,
 )
+from recbench_spark.ranking.moments import LABELLED, ItemMoments, share_availability
 from recbench_spark.ranking.part_users import (
     BLOCK_USERS,
     MOMENT_USERS,
@@ -165,6 +164,7 @@ class BenchmarkNight:
             self.benchmark.evaluation.parts,
             definition.first_seen_in,
             definition.unavailable,
+            share_availability(self.store, self.benchmark.dataset, definition.candidates_as_of),
         )
 
     @cached_property
@@ -306,7 +306,9 @@ def require_truth(night: BenchmarkNight) -> None:
                 f"part '{part}' of dataset {night.benchmark.dataset.name} is empty",
                 f"parts with rows: {', '.join(sorted(filled))}; see split and evaluation.parts",
             )
-    refuse_left_out(night.moment_counts, night.definition)
+    if night.moments:
+        night.moments.open()  # what is wrong with times is told here, before tasks tell it in other words
+        refuse_left_out(night.moment_counts, night.definition)
 
 
 def require_split(night: BenchmarkNight) -> None:

@@ -44,7 +44,7 @@ def hash_split(identify: InputIdentifier, benchmark: Benchmark) -> tuple[str, di
     for cut in benchmark.evaluation.slices:
         if cut.path:
             inputs[f"slice {cut.key}"] = identify(cut.path)
-    settings = dataset.model_dump(exclude={"name", "path", "world"})
+    settings = dataset.model_dump(exclude={"name", "path", "world", "availability"})
     settings["world"] = world_settings(dataset)
     # A slice's content is among the inputs, so a copy at another path is the same slice.
     slices = [{**cut.model_dump(), "path": None} for cut in benchmark.evaluation.slices]
@@ -93,6 +93,8 @@ def evaluation_paths(benchmark: Benchmark) -> dict[str, str]:
         chances = evaluation.exposure.propensities
         paths |= {"propensities": chances.path, "rewards": evaluation.exposure.rewards}
         paths |= {"item features": chances.item_features, "user features": chances.user_features}
+    if benchmark.dataset.availability and evaluation.resolve().candidates_as_of == "availability":
+        paths["availability"] = benchmark.dataset.availability.path
     return {name: path for name, path in paths.items() if path}
 
 

@@ -29,7 +29,7 @@ from recbench_spark.metrics.ranking_counts import checks_from_counts
 from recbench_spark.models.adapters.model_adapter import make_adapter
 from recbench_spark.night.night import BenchmarkNight, check_model_gates, check_night_gates
 from recbench_spark.ranking.batch_schemas import METRIC_ROWS
-from recbench_spark.ranking.moments import check_moments
+from recbench_spark.ranking.moment_counts import check_moments
 from recbench_spark.ranking.request import RankingRequest
 from recbench_spark.schemas import CHECKS, METRICS, MULTIVERSE
 from recbench_spark.storage.commits import Addition, check_rows
@@ -113,7 +113,7 @@ def make_run_rows(
         checks += strata_checks(wanted.estimation, _list_compared(results.get("estimates")))
     lists = make_adapter(model).lists
     checks += checks_from_counts(results.get("counts"), evaluation.parts, lists=lists)
-    checks += check_moments(night.moment_counts, night.n_items, night.definition)
+    checks += check_moments(night.moment_counts, night.moments, night.definition)
     checks += check_uncorrected_metrics(wanted.plan, evaluation.draw.estimators)
     checks += [*check_night_gates(night), *check_model_gates(night, model)]
     return RunRows(metrics, list_results(wanted.measures, results, MULTIVERSE), checks)

@@ -6,9 +6,9 @@ once a host, of all labelled rows. Axes: i items, n rows (a user and part), p tr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from datetime import tzinfo
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -17,33 +17,33 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
+from recbench_spark.config import Dataset, digest
 from recbench_spark.core.arrays import Bools, Ints
-from recbench_spark.core.checks import Check
-from recbench_spark.core.definitions import Definition
 from recbench_spark.core.hashed_ids import hash_encoded, hash_ids
 from recbench_spark.core.hashing import Hashes, hash_bytes
+from recbench_spark.core.ids import encode_texts
 from recbench_spark.errors import DataError
-from recbench_spark.ranking.batches import read_item_lists, split_by_part
+from recbench_spark.ranking.batches import read_item_lists
 from recbench_spark.ranking.kernels.moments import (
     ALWAYS,
     Periods,
     UserMoments,
-    count_available,
     mark_available,
 )
-from recbench_spark.ranking.kernels.positives import ItemLists, make_positives
-from recbench_spark.ranking.known_items import KnownItems
+from recbench_spark.ranking.kernels.positives import ItemLists
+from recbench_spark.ranking.known_items import KnownItems, share_rows
 from recbench_spark.ranking.successive import TRUTH, repeat_ranges
 from recbench_spark.schemas import QUERY_ID
+from recbench_spark.sources.availability import open_availability, order_periods, read_periods
 from recbench_spark.splits.labels import TRAIN
 from recbench_spark.splits.positions import encode_ids, id_column, name_parts
 from recbench_spark.storage import shared_arrays
+from recbench_spark.storage.file_tables import FileTables
+from recbench_spark.storage.scratch import keep_rows
 from recbench_spark.storage.shared_arrays import SharedRows, flatten_lists
 
 AS_OF = "as_of"
 """Column with a question's moment, in microseconds; NULL without truth."""
-
-Counts = dict[str, int]
 
 LABELLED = ("user_id", "item_id", "event_time", "part")
 
@@ -59,6 +59,7 @@ class ItemMoments:
         first_seen_in: rows that make an item seen: all, or those of training.
         unavailable: what becomes of truth that was no candidate: left out, not ranked, or (for counts)
             kept as it is.
+        availability: periods of items; None: they are candidates from their first row on.
     """
 
     rows: SharedRows
@@ -66,22 +67,49 @@ class ItemMoments:
     parts: tuple[str, ...]
     first_seen_in: Literal["log", "train"]
     unavailable: Literal["left_out", "miss", "keep"]
+    availability: Availability | None = None
 
     def open(self) -> OpenMoments:
-        """Return the arrays, mapped by this process."""
-        return _open(self.rows, self.items, self.parts, self.first_seen_in)
+        """Return the arrays, mapped by this process.
+
+        Raises:
+            DataError: rows have no time, or periods are wrong.
+        """
+        return _open(replace(self, unavailable="keep"))
+
+
+class Availability(NamedTuple):
+    """A table of items' periods, and how its times are read.
+
+    `unit`, `zone`: those of the log.
+    """
+
+    rows: SharedRows
+    unit: str
+    zone: tzinfo
+
+
+def share_availability(store: FileTables, dataset: Dataset, candidates_as_of: str) -> Availability | None:
+    """Share a dataset's table of availability with tasks, where it decides about candidates."""
+    if candidates_as_of != "availability" or dataset.availability is None:
+        return None
+    rows = open_availability(store.engine, dataset.availability.path)
+    kept = keep_rows(store.scratch, rows.rows, rows.names, store.engine)
+    return Availability(share_rows(kept, rows.names, store.scratch), dataset.time_unit, dataset.zone)
 
 
 class OpenMoments(NamedTuple):
     """Items' periods, and truth items' times by the hash of user, item and part.
 
-    `hash_p` ascends; `time_p` has the times. span: the first and last of them.
+    `hash_p` ascends; `time_p` has the times. span: the first and last of them. unknown: periods of items
+    that are not in the catalogue.
     """
 
     periods: Periods
     hash_p: Hashes
     time_p: Ints
     span: tuple[int, int]
+    unknown: int
 
     def find_times(self, users: pa.Table) -> Ints:
         """Return the time of each truth item, (p,), of rows of `PART_USERS`."""
@@ -115,24 +143,53 @@ class OpenMoments(NamedTuple):
 
 
 @lru_cache(maxsize=2)
-def _open(
-    rows: SharedRows, items: KnownItems, parts: tuple[str, ...], seen_in: Literal["log", "train"]
-) -> OpenMoments:
-    named = SharedRows(f"{rows.key}-moments-{seen_in}-{'-'.join(parts)}", rows.files)
-    arrays = named.arrays(lambda dataset, folder: _build(dataset, folder, items, parts, seen_in))
-    first_i = arrays["first"]
+def _open(moments: ItemMoments) -> OpenMoments:
+    key = digest(moments.rows.key, moments.first_seen_in, moments.parts, length=32)
+    arrays = SharedRows(f"{key}-moments", moments.rows.files).arrays(partial(_build, moments=moments))
+    first_i, time_p = arrays["first"], arrays["time"]
     seen_i = first_i < ALWAYS
     begin_p = first_i[seen_i]
-    offsets_i = np.append(0, np.cumsum(seen_i))
-    periods = Periods(offsets_i, begin_p, np.full(len(begin_p), ALWAYS))
-    time_p = arrays["time"]
+    periods = Periods(np.append(0, np.cumsum(seen_i)), begin_p, np.full(len(begin_p), ALWAYS))
+    unknown = 0
+    if moments.availability is not None:
+        shown = moments.availability.rows
+        build = partial(_build_periods, moments=moments)
+        held = SharedRows(f"{shown.key}-{moments.items.rows.key}", shown.files).arrays(build)
+        periods, unknown = Periods(*(held[name] for name in PERIODS)), int(held["unknown"][0])
     span = (int(time_p.min()), int(time_p.max())) if len(time_p) else (0, 0)
-    return OpenMoments(periods, arrays["hash"], time_p, span)
+    return OpenMoments(periods, arrays["hash"], time_p, span, unknown)
 
 
-def _build(
-    dataset: ds.Dataset, folder: Path, items: KnownItems, parts: tuple[str, ...], seen_in: str
-) -> None:
+PERIODS = ("offsets", "begin", "end")
+"""Names of the arrays of `Periods`."""
+
+
+def _build_periods(dataset: ds.Dataset, folder: Path, moments: ItemMoments) -> None:
+    """Write the periods of a table by item: 8 bytes an item, 16 a period.
+
+    Raises:
+        DataError: times are wrong, periods end before they begin or overlap.
+    """
+    assert moments.availability is not None
+    _, unit, zone = moments.availability
+    rows = dataset.to_table()
+    items = encode_texts(rows.column("item_id"))
+    begin_r, end_r = read_periods(rows, unit, zone)
+    item_r = items.indices.to_numpy()
+    order = order_periods(item_r, begin_r, end_r, items.dictionary)
+    index_r = moments.items.find(items.dictionary)[0][item_r]
+    order = order[np.argsort(index_r[order], kind="stable")]
+    known = order[index_r[order] >= 0]
+    offsets_i = np.append(0, np.cumsum(np.bincount(index_r[known], minlength=moments.items.n_items)))
+    arrays = (
+        *zip(PERIODS, (offsets_i, begin_r[known], end_r[known]), strict=True),
+        ("unknown", np.array([len(order) - len(known)])),
+    )
+    for name, array in arrays:
+        shared_arrays.save_array(folder, name, array)
+
+
+def _build(dataset: ds.Dataset, folder: Path, moments: ItemMoments) -> None:
     """Write items' first times, (i,), and truth items' times by hash, (p,).
 
     The arrays take 8 bytes an item, and 16 a truth item.
@@ -140,19 +197,16 @@ def _build(
     Raises:
         DataError: rows have no time; or two truth items have one hash.
     """
-    first_i, hashes, times = (
-        np.full(items.n_items, ALWAYS),
-        [np.empty(0, np.uint64)],
-        [np.empty(0, np.int64)],
-    )
+    first_i = np.full(moments.items.n_items, ALWAYS)
+    hashes, times = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     for rows in map(_to_table, dataset.to_batches(columns=list(LABELLED))):
         time_r = rows.column("event_time").to_numpy()
         names, part_r = name_parts(rows)
         ids = id_column(rows, "item_id")
-        item_r = items.find(ids.dictionary)[0][ids.indices.to_numpy()]
-        seen_r = np.isin(names, [TRAIN] if seen_in == "train" else names)[part_r]
+        item_r = moments.items.find(ids.dictionary)[0][ids.indices.to_numpy()]
+        seen_r = np.isin(names, [TRAIN] if moments.first_seen_in == "train" else names)[part_r]
         np.minimum.at(first_i, item_r[seen_r], time_r[seen_r])
-        tested_r = np.flatnonzero(np.isin(names, parts)[part_r])
+        tested_r = np.flatnonzero(np.isin(names, moments.parts)[part_r])
         hashes.append(_hash_rows(rows.take(pa.array(tested_r)), names, part_r[tested_r]))
         times.append(time_r[tested_r])
     hash_p, time_p = np.concatenate(hashes), np.concatenate(times)
@@ -303,109 +357,3 @@ def _take_labels(slices: pa.MapArray, row_q: Ints, bounds_q: Ints, place_p: Ints
     bounds = pa.array(np.append(0, np.cumsum(length_q)), pa.int32())
     maps = pa.MapArray.from_arrays(bounds, slices.keys.take(pa.array(entry_e)), values)
     return maps.take(pa.array(np.arange(len(maps)), mask=missing_q)).cast(slices.type)
-
-
-# ------------------------------------------------------------------------------- counts
-
-COUNTED = ("part", AS_OF, "items", "masked")
-"""Columns of `MOMENT_USERS` read for the counts."""
-
-COUNTS = ("questions", "items", "truth", "unavailable", "never", "itself")
-"""Counts of `count_questions` that are added up, beside `least`."""
-
-
-def count_questions(
-    tables: Iterable[pa.Table], moments: ItemMoments, masks: bool
-) -> list[tuple[str, Counts]]:
-    """Count questions, candidates and truth by part.
-
-    Args:
-        tables: rows of `MOMENT_USERS` whose truth is kept as it is.
-        moments: the times.
-        masks: whether masked items are no candidates.
-
-    Returns:
-        Part and counts: questions, all their candidates (`items`) and the least of one, truth, truth that
-        was no candidate (`unavailable`), among it truth that never was (`never`); truth of items that no
-        earlier moment showed (`itself`).
-    """
-    opened = moments.open()
-    return [
-        (part, _count_part(users, opened, masks))
-        for table in tables
-        for batch in table.filter(table.column(AS_OF).is_valid()).combine_chunks().to_batches()
-        for part, users in split_by_part(batch)
-    ]
-
-
-def _count_part(users: pa.RecordBatch, opened: OpenMoments, masks: bool) -> Counts:
-    moment_q, truth = users.column(AS_OF).to_numpy(), read_item_lists(users, "items")
-    scored_i = np.ones(len(opened.periods.offsets_i) - 1, np.bool_)
-    none = ItemLists.empty(len(moment_q))
-    plan = make_positives(scored_i, none, read_item_lists(users, "masked") if masks else none)
-    items_q = count_available(scored_i, opened.at(moment_q), plan)
-    moment_p = np.repeat(moment_q, np.diff(truth.offsets_u))
-    known_p = mark_available(opened.periods, truth.items_p, moment_p)
-    has_period_i = np.diff(opened.periods.offsets_i) > 0
-    before_p = mark_available(opened.periods, truth.items_p, moment_p - 1)
-    counts = (
-        len(moment_q),
-        items_q.sum(),
-        len(known_p),
-        (~known_p).sum(),
-    )
-    more = (~has_period_i[truth.items_p]).sum(), (known_p & ~before_p).sum()
-    return {**dict(zip(COUNTS, map(int, (*counts, *more)), strict=True)), "least": int(items_q.min())}
-
-
-def add_counts(counts: Iterable[tuple[str, Counts]]) -> dict[str, Counts]:
-    """Add up counts by part."""
-    total: dict[str, Counts] = {}
-    for part, one in counts:
-        own = total.setdefault(part, {**dict.fromkeys(COUNTS, 0), "least": one["least"]})
-        total[part] = {name: own[name] + one[name] for name in COUNTS}
-        total[part]["least"] = min(own["least"], one["least"])
-    return total
-
-
-def refuse_left_out(counts: Mapping[str, Counts], definition: Definition) -> None:
-    """Refuse a part whose truth is left out as a whole.
-
-    Raises:
-        DataError: with the part, and the axes that leave it out.
-    """
-    for part, own in sorted(counts.items()):
-        if own["unavailable"] == own["truth"] and definition.unavailable == "left_out":
-            raise DataError(
-                f"part '{part}': none of its {own['truth']} items was a candidate at its moment "
-                f"(definition.candidates_as_of={definition.candidates_as_of})",
-                "definition.first_seen_in: log, or definition.unavailable: miss",
-            )
-
-
-def check_moments(counts: Mapping[str, Counts], items: int, definition: Definition) -> list[Check]:
-    """Make the checks on candidates as of their moments.
-
-    Args:
-        counts: by part, from `add_counts`.
-        items: the catalogue's size.
-        definition: the evaluation definition.
-    """
-    return [
-        check for part in sorted(counts) for check in _check_part(part, counts[part], items, definition)
-    ]
-
-
-def _check_part(part: str, own: Counts, items: int, definition: Definition) -> list[Check]:
-    mean, rule = own["items"] / own["questions"], definition.unavailable
-    number = f"mean of {own['questions']} queries, at least {own['least']}, of {items} items"
-    becomes = "left out" if rule == "left_out" else "not ranked: a miss"
-    gone = f"of {own['truth']} items; {own['never']} never were; {becomes} (unavailable={rule})"
-    checks = [
-        Check(f"{part}: candidates as of the moment", mean, None, "info", number),
-        Check(f"{part}: truth that was no candidate then", own["unavailable"], None, "info", gone),
-    ]
-    if definition.candidates_as_of != "first_seen" or definition.first_seen_in != "log":
-        return checks
-    itself = "no earlier row of the log showed the item (first_seen_in=log): only the asked moment does"
-    return [*checks, Check(f"{part}: truth seen at its own moment", own["itself"], None, "info", itself)]

@@ -195,6 +195,7 @@ AXES_IN_WORDS: dict[str, tuple[str, dict[str, str]]] = {
         {
             "none": "all, whatever the time",
             "first_seen": "those seen in the log when the row was tested",
+            "availability": "those available when the row was tested",
         },
     ),
     "first_seen_in": (

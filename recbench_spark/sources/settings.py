@@ -271,6 +271,17 @@ class Least(Strict):
         return self
 
 
+class Availability(Strict):
+    """Table of the periods in which items are available (item_id, available_from, available_until).
+
+    An item has one row a period, from its begin on and no longer at its end; an empty end is none. Times
+    are read as the log's. An item without a row is never available; checks count such items.
+    """
+
+    path: Location
+    """The table, on any storage; it may hold `{logical_date}`."""
+
+
 class Dataset(Strict):
     """The log: where it is, and how to read it.
 
@@ -287,7 +298,9 @@ class Dataset(Strict):
     the closed loop's rows all train, as their files give them, or the split divides them.
     """
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"scale", "closed_loop", "where", "events", "least"})
+    added_later: ClassVar[frozenset[str]] = frozenset(
+        {"scale", "closed_loop", "where", "events", "least", "availability"}
+    )
 
     name: Name
     """The dataset's name in tables and reports."""
@@ -319,6 +332,8 @@ class Dataset(Strict):
     """Weight of each event, and the target events that are held out."""
     least: Least | None = None
     """Least rows of users and items that stay."""
+    availability: Availability | None = None
+    """Periods of items, for `definition.candidates_as_of: availability`."""
     closed_loop: Literal["as_given", "split"] = "as_given"
     world: WorldSettings = WorldSettings()
     """Size and feedback of the generated world, for reader `world`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 from collections import defaultdict
@@ -20,12 +21,13 @@ from recbench_spark.engine.local import LocalEngine
 from recbench_spark.errors import ConfigError, DataError, ProtocolError
 from recbench_spark.evaluation import shuffle
 from recbench_spark.night.benchmark_checks import check_benchmark
+from recbench_spark.night.night import make_run_key, open_night
 from recbench_spark.ranking import scored
 from recbench_spark.ranking.kernels import moments
 from recbench_spark.schemas import CHECKS, METRICS, RANKINGS, RUNS, SPLITS, USER_METRICS
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.store import Store
-from tests.nights import Ran, read_rows, run, small
+from tests.nights import DATE, Ran, read_rows, run, small
 
 SEEDS = range(*map(int, os.environ.get("RECBENCH_ASOF_SEEDS", "0,6").split(",")))
 """Worlds drawn: a few in the suite, as many as one likes by hand."""
@@ -35,13 +37,14 @@ LOG = ("user_id", "item_id", "rating", "event_time")
 
 
 class World(NamedTuple):
-    """A log, a protocol, axes of the definition, and vectors of items and users."""
+    """A log, a protocol, axes of the definition, vectors of items and users, periods of items."""
 
     log: pa.Table
     split: dict[str, Any]
     axes: dict[str, Any]
     items: pa.Table
     users: pa.Table
+    periods: pa.Table
 
 
 def draw_world(seed: int) -> World:
@@ -57,9 +60,10 @@ def draw_world(seed: int) -> World:
         {**period, "targets": "successive"}, period, {"protocol": "TO_RS", "ratio": [0.6, 0.1, 0.3]},
         {"protocol": "RO_RS", "ratio": [0.7, 0.0, 0.3], "seed": seed}, {"protocol": "TO_LS"},
     )  # fmt: skip
+    seen = ("first_seen", "availability")[seed % 7 % 2]
     axes = {
-        "candidates_as_of": "first_seen",
-        "first_seen_in": ["log", "train"][rng.integers(2)],
+        "candidates_as_of": seen,
+        "first_seen_in": ["log", "train"][rng.integers(2)] if seen == "first_seen" else "log",
         "unavailable": ["left_out", "miss"][rng.integers(2)],
         "candidates": ["unseen", "all"][rng.integers(2)],
         "threshold": [None, 3][rng.integers(2)],
@@ -72,7 +76,24 @@ def draw_world(seed: int) -> World:
         })
         for side, count in (("item", n_items), ("user", n_users))
     ]  # fmt: skip
-    return World(log, splits[seed % len(splits)], axes, *vectors)
+    return World(log, splits[seed % len(splits)], axes, *vectors, draw_periods(rng, born))
+
+
+def draw_periods(rng: np.random.Generator, born: Any) -> pa.Table:
+    """Periods of items: none for a few; from before their first row on, or later; with ends and without."""
+    periods = []
+    for item, first in enumerate(born):
+        times = np.unique(rng.integers(first - 20, END + 20, rng.integers(0, 5)))
+        times = times if rng.integers(4) else np.array([-1000])
+        until = [*times[1::2].tolist(), None]
+        periods += [(f"i{item}", int(begin), until[n]) for n, begin in enumerate(times[::2])]
+    periods += [("nobody's", 0, 5), ("nobody's", 5, None)]
+    names = ("item_id", "available_from", "available_until")
+    order = rng.permutation(len(periods))
+    table = pa.table(dict(zip(names, map(list, zip(*periods, strict=True)), strict=True))).take(order)
+    seconds = [(table[name].cast(pa.int64()).to_numpy(zero_copy_only=False)) for name in names[1:]]
+    columns = [pa.array(one * 1e6, pa.float64(), from_pandas=True).cast(pa.int64()) for one in seconds]
+    return pa.table([table["item_id"], *columns], names)
 
 
 def make_night(folder: Path, world: World, **changes: Any) -> Benchmark:
@@ -85,7 +106,10 @@ def make_night(folder: Path, world: World, **changes: Any) -> Benchmark:
         for item, other in zip(*map(list, world.items.to_pydict().values()), strict=True)
         if (len(user) + len(item)) % 3
     ]
-    tables = {"items": world.items, "users": world.users, "scores": pa.Table.from_pylist(scores)}
+    tables = {
+        "items": world.items, "users": world.users, "scores": pa.Table.from_pylist(scores),
+        "periods": world.periods,
+    }  # fmt: skip
     for name, table in tables.items():
         pq.write_table(table, folder / f"{name}.parquet")
     vectors = {"items": str(folder / "items.parquet"), "users": str(folder / "users.parquet")}
@@ -94,7 +118,13 @@ def make_night(folder: Path, world: World, **changes: Any) -> Benchmark:
         {"name": "vectors", "kind": "embeddings", **vectors},
         {"name": "scores", "kind": "scores", "path": str(folder / "scores.parquet")},
     ]  # fmt: skip
-    dataset = {"name": "log", "reader": "parquet", "path": str(folder / "log.parquet"), "time_unit": "us"}
+    dataset: dict[str, Any] = {
+        "name": "log",
+        "reader": "parquet",
+        "path": str(folder / "log.parquet"),
+        "time_unit": "us",
+    }
+    dataset["availability"] = {"path": str(folder / "periods.parquet")}
     evaluation = {
         "metrics": ["ndcg", "recall", "coverage"], "k": [1, 5], "bootstrap": {"replicates": 20},
         "slices": [{"key": "popularity", "of": "popularity"}], "definition": world.axes,
@@ -136,6 +166,11 @@ def list_questions(made: Ran, world: World) -> Iterator[Question]:
             before = [row for row in own if row.part in ("train", "valid")]
             before += tested[: number - 1] if successive else []
             items = {item for item, first in seen.items() if first <= now}
+            if world.axes["candidates_as_of"] == "availability":
+                items = {
+                    item for item, begin, end in zip(*world.periods.to_pydict().values(), strict=True)
+                    if begin <= now < (math.inf if end is None else end)
+                } & {row.item_id for row in rows}  # fmt: skip
             gone = [row for row in group if row.item_id not in items]
             if world.axes["unavailable"] == "left_out":
                 group = [row for row in group if row not in gone]  # noqa: PLW2901
@@ -170,7 +205,7 @@ def ask_alone(folder: Path, world: World, questions: list[Question], rows: list[
     axes = {key: one for key, one in world.axes.items() if key == "threshold"} | {"candidates": "given"}
     table = pa.table(dict(zip(names, map(list, zip(*log, strict=True)), strict=True)))
     vectors = pa.Table.from_pylist(users, world.users.schema)
-    alone = World(table, {"holdout": "given"}, axes, world.items, vectors)
+    alone = World(table, {"holdout": "given"}, axes, world.items, vectors, world.periods)
     evaluation = {"candidates_path": str(folder / "candidates.parquet"), "uncut": True}
     benchmark = make_night(folder, alone, columns={"part": "part"}, evaluation=evaluation)
     pq.write_table(pa.Table.from_pylist(given), folder / "candidates.parquet")
@@ -276,7 +311,7 @@ def check_means(made: Ran) -> None:
         rows = list(means.values()) if definition.weigh == "users" else rows
         mean = pytest.approx(float(sum(rows) / len(rows)), abs=1e-14) if rows else None
         assert (value.n, value.value) == (len(rows), mean)
-        assert "candidates_as_of=first_seen" in value.definition
+        assert f"candidates_as_of={definition.candidates_as_of}" in value.definition
 
 
 @pytest.mark.usefixtures("tiles")
@@ -296,14 +331,17 @@ def test_pieces_change_no_bit(
 
 
 @pytest.mark.parametrize("seed", range(*map(int, os.environ.get("RECBENCH_ASOF_SPARK", "0,2").split(","))))
-def test_spark_changes_no_bit(seed: int, on_spark: Any, tmp_path: Path) -> None:
+def test_spark_changes_no_bit(
+    seed: int, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.nights.choose_store", lambda store, _: store)
     world = draw_world(seed)
     try:
         here = ask(tmp_path / "night", world)
     except (DataError, ProtocolError):
         return
     benchmark = make_night(tmp_path / "night", world)
-    there = run(Store(on_spark, str(tmp_path / "spark")), benchmark)
+    there = run(Store(spark, str(tmp_path / "spark")), benchmark)
     local = Ran(ArrowStore(str(tmp_path / "spark")), benchmark, there.outcome, there.remarks, there.log)
     assert read_ranks(here) == read_ranks(local)
     assert read_numbers(here) == read_numbers(local)
@@ -381,6 +419,8 @@ MEANS = {"name": "means", "kind": "means"}
     [
         ({}, {"first_seen_in": "train"}, "first_seen_in is 'train', and definition.candidates_as_of"),
         ({}, {"unavailable": "miss"}, "unavailable is 'miss', and definition.candidates_as_of is 'none'"),
+        ({}, {"candidates_as_of": "availability"}, "'availability', and dataset.availability is missing"),
+        ({}, {"candidates_as_of": "availability", "first_seen_in": "train"}, "first_seen_in is 'train'"),
         *(
             ({}, {**AS_OF, "candidates": one}, f"and definition.candidates is '{one}'")
             for one in ("rated", "given", "uniform", "popularity")
@@ -411,3 +451,54 @@ def test_rows_without_a_time_are_refused(tmp_path: Path) -> None:
     world = world._replace(split={"protocol": "RO_RS"}, log=world.log.drop_columns(["event_time"]))
     with pytest.raises(DataError, match=r"definition.candidates_as_of: .* rows have no event_time"):
         ask(tmp_path / "night", world)
+
+
+def test_a_table_of_availability_counts_only_where_it_decides(tmp_path: Path) -> None:
+    """The split is the same with it; a run has its content in its key under `availability` alone."""
+    names = []
+    for rule in ("first_seen", "availability"):
+        for shift in (0, 1):
+            world = draw_world(0)
+            begin = world.periods["available_from"].to_numpy() - shift
+            world = world._replace(periods=world.periods.set_column(1, "available_from", pa.array(begin)))
+            world.axes["candidates_as_of"] = rule
+            world.axes["first_seen_in"] = "log"
+            night = open_night(ArrowStore(str(tmp_path / "w")), make_night(tmp_path / "f", world), DATE)
+            names.append((night.split_id, make_run_key(night, night.benchmark.models[0])))
+    (seen, same, one, other) = names
+    assert seen == same
+    assert one[1] != other[1] != seen[1]
+    assert len({split for split, _ in names}) == 1
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends", "message"),
+    [
+        ([5, 1], [None, 3], None),
+        ([1, 3], [3, None], None),
+        ([1, 2], [3, 5], "1 periods overlap another one, e.g. item 'i0' from 1970-01-01 00:00:01 until"),
+        ([1, 5], [None, 6], "1 periods overlap another one"),
+        (
+            [1, 5],
+            [1, 6],
+            "1 periods do not end after they begin, e.g. item 'i0' from 1970-01-01 00:00:01 until",
+        ),
+        (
+            [7, 1],
+            [6, 6],
+            "1 periods do not end after they begin, e.g. item 'i0' from 1970-01-01 00:00:07 until",
+        ),
+        ([1, None], [2, None], "1 rows have no available_from"),
+    ],
+)
+def test_wrong_periods_are_refused(begins: Any, ends: Any, message: str | None, tmp_path: Path) -> None:
+    micros = ([None if one is None else one * 1_000_000 for one in column] for column in (begins, ends))
+    columns = dict(zip(("available_from", "available_until"), micros, strict=True))
+    world = draw_world(1)._replace(periods=pa.table({"item_id": ["i0", "i0"], **columns}))
+    world.axes["unavailable"] = "miss"
+    try:
+        ask(tmp_path / "night", world)
+    except DataError as error:
+        assert message and message in error.message
+    else:
+        assert message is None
