@@ -67,7 +67,7 @@ class ItemMoments:
     parts: tuple[str, ...]
     first_seen_in: Literal["log", "train"]
     unavailable: Literal["left_out", "miss", "keep"]
-    availability: Availability | None = None
+    availability: SharedPeriods | None = None
 
     def open(self) -> OpenMoments:
         """Return the arrays, mapped by this process.
@@ -78,7 +78,7 @@ class ItemMoments:
         return _open(replace(self, unavailable="keep"))
 
 
-class Availability(NamedTuple):
+class SharedPeriods(NamedTuple):
     """A table of items' periods, and how its times are read.
 
     `unit`, `zone`: those of the log.
@@ -89,13 +89,13 @@ class Availability(NamedTuple):
     zone: tzinfo
 
 
-def share_availability(store: FileTables, dataset: Dataset, candidates_as_of: str) -> Availability | None:
+def share_availability(store: FileTables, dataset: Dataset, candidates_as_of: str) -> SharedPeriods | None:
     """Share a dataset's table of availability with tasks, where it decides about candidates."""
     if candidates_as_of != "availability" or dataset.availability is None:
         return None
     rows = open_availability(store.engine, dataset.availability.path)
     kept = keep_rows(store.scratch, rows.rows, rows.names, store.engine)
-    return Availability(share_rows(kept, rows.names, store.scratch), dataset.time_unit, dataset.zone)
+    return SharedPeriods(share_rows(kept, rows.names, store.scratch), dataset.time_unit, dataset.zone)
 
 
 class OpenMoments(NamedTuple):

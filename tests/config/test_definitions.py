@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from recbench_spark.core.definitions import PRESETS, Definition, axis_values, make_definition
+from recbench_spark.core.definitions import MOMENT_AXES, PRESETS, Definition, axis_values, make_definition
 from recbench_spark.errors import ConfigError
 
 
@@ -71,7 +71,7 @@ def test_an_origin_needs_grades(overrides: dict[str, str]) -> None:
 
 
 def test_an_axis_that_came_later_enters_no_key_of_older_definitions() -> None:
-    later = {"grade_origin", "ndcg_ties", "tie_seed", "draw", "gaps", "weigh"}
+    later = {"grade_origin", "ndcg_ties", "tie_seed", "draw", "gaps", "weigh", *MOMENT_AXES}
     older = {name for name in Definition.model_fields if name not in later}
     assert Definition().to_settings() == Definition().model_dump(include=older)
     moved = make_definition(None, {"grade_origin": 3, "gain": "linear"})

@@ -177,9 +177,9 @@ def test_little_work_goes_without_torch_and_has_the_same_bits(
 ) -> None:
     taken: list[str] = []
 
-    def noting(*args: Any, device: str, settings: Any) -> Any:
+    def noting(*args: Any, device: str, **more: Any) -> Any:
         taken.append(device)
-        return count_ranks(*args, device=device, settings=settings)
+        return count_ranks(*args, device=device, **more)
 
     monkeypatch.setattr(scored, "count_ranks", noting)
     monkeypatch.setattr(scored, "sys", SimpleNamespace(modules={}))  # as before torch was loaded
