@@ -105,15 +105,25 @@ def select_part_users(
     }
     columns |= {name: column.take(pa.array(user_n)) for name, column in whole.items()}
     table = pa.table([columns[field.name].cast(field.type) for field in PART_USERS], schema=PART_USERS)
-    if not successive:
-        return table if moments is None else ask_at_times(table, moments, keep_empty)
-    before_n = _find_entries(held_out, [*map(name_before, parts)]).ravel()[slot_n]
-    known_n = np.where(is_later_n, _find_entries(held_out, ["valid"]).ravel()[user_n], -1)
-    in_time = bool((before_n >= 0).any())
-    known_e = _take_entries(held_out, before_n if in_time else known_n)
-    lists = {name: empty_nulls(pc.struct_field(known_e, name)) for name in ("items", "relevance")}
-    table = ask_successively(table, pa.table(lists), threshold, masks=masks, in_time=in_time)
+    if successive:
+        before, in_time = _take_rows_before(held_out, parts, slot_n)
+        table = ask_successively(table, before, threshold, masks=masks, in_time=in_time)
     return table if moments is None else ask_at_times(table, moments, keep_empty)
+
+
+def _take_rows_before(held_out: pa.MapArray, parts: Sequence[str], slot_n: Ints) -> tuple[pa.Table, bool]:
+    """Return the rows before questions, and whether they are in order of time.
+
+    They are those named so, else validation rows, which parts after validation know.
+    """
+    before_n = _find_entries(held_out, [*map(name_before, parts)]).ravel()[slot_n]
+    in_time = bool((before_n >= 0).any())
+    if not in_time:
+        is_later_n = np.array([part != "valid" for part in parts])[slot_n % len(parts)]
+        valid_n = _find_entries(held_out, ["valid"]).ravel()[slot_n // len(parts)]
+        before_n = np.where(is_later_n, valid_n, -1)
+    rows = _take_entries(held_out, before_n)
+    return pa.table({n: empty_nulls(pc.struct_field(rows, n)) for n in ("items", "relevance")}), in_time
 
 
 def _find_entries(held_out: pa.MapArray, parts: Sequence[str]) -> Ints:
