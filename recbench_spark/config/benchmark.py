@@ -121,6 +121,11 @@ class Benchmark(Strict):
         return definition if lists else definition.without_ranks()
 
     @property
+    def asks_often(self) -> bool:
+        """True if users have several questions."""
+        return self.split.successive or self.dataset.query is not None
+
+    @property
     def switches(self) -> tuple[SwitchModel, ...]:
         """The models which switch between others."""
         return tuple(model for model in self.models if isinstance(model, SwitchModel))

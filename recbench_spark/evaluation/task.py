@@ -22,7 +22,7 @@ from recbench_spark.errors import RecbenchError
 from recbench_spark.evaluation import progress
 from recbench_spark.ranking.batch_schemas import RANKED_USERS, USER_VALUES, USERS
 from recbench_spark.ranking.candidates import CandidateRule, add_candidates
-from recbench_spark.ranking.given import group_lists, rank_batches
+from recbench_spark.ranking.given import QUESTION, group_lists, rank_batches, read_questions
 from recbench_spark.ranking.moments import AS_OF
 from recbench_spark.ranking.request import RankingRequest
 from recbench_spark.ranking.scored import score_batches
@@ -254,11 +254,11 @@ def join_member_rows(users: pa.Table, member: Member, member_rows: pa.Table | No
     NULL: none.
     """
     for batch in users.to_batches(max_chunksize=BATCH_USERS):
-        row_indices = (
-            None
-            if member_rows is None
-            else pc.index_in(batch.column("user_id"), member_rows.column("user_id"))
-        )
+        row_indices = None
+        if member_rows is not None:
+            by_query = QUESTION in member_rows.column_names
+            names = read_questions(batch) if by_query else batch.column("user_id")
+            row_indices = pc.index_in(names, member_rows.column(QUESTION if by_query else "user_id"))
         for wanted_field in member.columns:
             column = pa.nulls(batch.num_rows, wanted_field.type)
             if member_rows is not None:

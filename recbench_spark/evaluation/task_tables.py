@@ -33,7 +33,7 @@ from recbench_spark.metrics.ranking_counts import count_gaps, count_pairs
 from recbench_spark.ranking.batch_schemas import RANKED_USERS
 from recbench_spark.ranking.candidates import CandidateRule, add_candidates
 from recbench_spark.ranking.drawn_batches import draw_batches
-from recbench_spark.ranking.given import add_lists, rank_batches
+from recbench_spark.ranking.given import add_lists, name_questions, rank_batches
 from recbench_spark.ranking.request import RankingRequest
 from recbench_spark.ranking.scored import score_batches
 from recbench_spark.ranking.sources import DotSource
@@ -112,10 +112,7 @@ class TaskTables:
         if not (self.has_queries and number in self.tables):
             return users
         texts = (column.cast(pa.string()) for column in (users, self.column(number, QUERY_ID)))
-        user, query = map(combine_column, texts)
-        # The length tells where the user's id ends.
-        length = pc.utf8_length(user).cast(pa.string())
-        return pc.binary_join_element_wise(length, user, query, ":").dictionary_encode()
+        return name_questions(*map(combine_column, texts)).dictionary_encode()
 
     @cached_property
     def questions(self) -> pa.Table:

@@ -82,19 +82,39 @@ def check_benchmark(benchmark: Benchmark) -> None:
 
 
 def check_questions(benchmark: Benchmark, definition: Definition) -> None:
-    """Check that successive questions can be measured.
+    """Check that several questions of a user can be measured.
 
     Raises:
         ConfigError: a section of the file knows users with one ranking alone; or rows weigh alike, and
             users have one row each, or are compared.
     """
-    evaluation, split, moments = benchmark.evaluation, benchmark.split, definition.candidates_as_of
-    if not split.successive and moments == "none":
+    split, moments, query = benchmark.split, definition.candidates_as_of, benchmark.dataset.query
+    if query and (split.successive or moments != "none"):
+        what = "split.targets successive" if split.successive else f"definition.candidates_as_of {moments}"
+        raise ConfigError(f"{what} has questions of its own beside dataset.query", "leave one of them out")
+    if not benchmark.asks_often and moments == "none":
         if definition.weigh == "rows":
-            hint = "split.targets: successive, or evaluation.definition.weigh: users"
+            hint = "split.targets: successive, dataset.query, or evaluation.definition.weigh: users"
             raise ConfigError("definition.weigh is rows, and the split asks once for each user", hint)
         return
+    hint = "split.targets: all, first or last" if split.successive else "definition.candidates_as_of: none"
+    if split.successive and moments != "none":
+        hint += ", and definition.candidates_as_of: none"
+    for name in _list_single(benchmark, definition):
+        hint = "leave dataset.query out" if query else hint
+        raise ConfigError(f"{name} is for users who are asked once", hint)
+    _check_moments(benchmark, moments)
+    if definition.weigh == "rows" and benchmark.comparisons is not None:
+        hint = "definition.weigh: users, or leave comparisons out"
+        raise ConfigError("definition.weigh is rows, and comparisons are of users", hint)
+
+
+def _list_single(benchmark: Benchmark, definition: Definition) -> list[str]:
+    """List what a file has that knows users with one question alone."""
+    evaluation, dataset = benchmark.evaluation, benchmark.dataset
     single = {
+        "dataset.events": dataset.query is not None and dataset.events is not None,
+        f"reader {dataset.reader}": dataset.query is not None and not dataset.is_table,
         "evaluation.task rating": evaluation.task == "rating",
         f"definition.candidates {definition.candidates}": definition.candidates in (*SAMPLED, "rated"),
         "evaluation.exposure": evaluation.exposure is not None,
@@ -102,13 +122,11 @@ def check_questions(benchmark: Benchmark, definition: Definition) -> None:
         "paradoxes": benchmark.paradoxes is not None,
         "a model of kind retrieved": any(isinstance(model, RetrievedModel) for model in benchmark.models),
     }
-    for name in [name for name, is_set in single.items() if is_set]:
-        hint = (
-            "split.targets: all, first or last" if split.successive else "definition.candidates_as_of: none"
-        )
-        if split.successive and moments != "none":
-            hint += ", and definition.candidates_as_of: none"
-        raise ConfigError(f"{name} is for users who are asked once", hint)
+    return [name for name, is_set in single.items() if is_set]
+
+
+def _check_moments(benchmark: Benchmark, moments: str) -> None:
+    """Check that a log can say which candidates there were. Raises ConfigError."""
     if moments != "none" and (reader := benchmark.dataset.reader) in READERS_WITHOUT_TIMES:
         message = f"definition.candidates_as_of is '{moments}', and logs of reader '{reader}' have no times"
         raise ConfigError(message, "definition.candidates_as_of: none")
@@ -117,9 +135,6 @@ def check_questions(benchmark: Benchmark, definition: Definition) -> None:
         raise ConfigError(
             message, "availability: {path: a table of item_id, available_from, available_until}"
         )
-    if definition.weigh == "rows" and benchmark.comparisons is not None:
-        hint = "definition.weigh: users, or leave comparisons out"
-        raise ConfigError("definition.weigh is rows, and comparisons are of users", hint)
 
 
 def check_retrieval(models: Sequence[ModelConfig], definition: Definition) -> None:

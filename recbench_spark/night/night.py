@@ -123,7 +123,7 @@ class BenchmarkNight:
 
         These users have data on exposure if estimates need it.
         """
-        select, schema = self._select, QUESTION_USERS if self.benchmark.split.successive else PART_USERS
+        select, schema = self._select, QUESTION_USERS if self.benchmark.asks_often else PART_USERS
         schema = MOMENT_USERS if self.moments else schema
         if self.exposure:
             select = partial(select_exposed_users, select=select, exposed=self.exposure.shown)
@@ -149,6 +149,7 @@ class BenchmarkNight:
             masks=not self.benchmark.split.asks_repeats,
             successive=self.benchmark.split.successive,
             moments=moments,
+            by_query=self.benchmark.dataset.query is not None,
         )
 
     @cached_property
@@ -214,6 +215,7 @@ class BenchmarkNight:
             folds_users=self.benchmark.split.gives_rows,
             asks_repeats=self.benchmark.split.asks_repeats,
             opens_trained=self.benchmark.dataset.events is not None,
+            by_query=self.benchmark.dataset.query is not None,
             suite=self.benchmark.name,
             dataset=self.benchmark.dataset.name,
             logical_date=self.logical_date,

@@ -51,7 +51,7 @@ from recbench_spark.splits.manifests import (
 )
 from recbench_spark.splits.rules import label_log, open_plain_log, open_world
 from recbench_spark.splits.slice_tables import label_slices
-from recbench_spark.splits.user_blocks import BlockPlan, build_user_blocks
+from recbench_spark.splits.user_blocks import BlockPlan, build_user_blocks, label_queries
 from recbench_spark.splits.windows import list_age_facts, list_time_facts
 from recbench_spark.splits.worlds import list_propensities
 from recbench_spark.storage.blocks import PieceRows, Rows, TaskRows, run_pieces
@@ -360,6 +360,7 @@ def _describe_log(
         bool(dataset.events and dataset.events.repeats_of == "targets"),
         (counts.before - counts.rows, counts.describe()) if counts else None,
         bool(dataset.least and dataset.least.on == "log"),
+        dataset.query or "",
     )
 
 
@@ -370,6 +371,7 @@ def _refuse_unwritten(dataset: Dataset, split: Split, every_fold: bool) -> None:
     mistakes = {
         "events: work on all folds at once has no single sum of a pair's weights": bool(dataset.events)
         and every_fold,
+        "query: work on all folds at once asks once for each user": bool(dataset.query) and every_fold,
         "least: work on all folds at once has no single training part": least == "train" and every_fold,
         "least: training rows of users are not together where items are held out": least == "train"
         and by_item,
@@ -381,7 +383,7 @@ def _refuse_unwritten(dataset: Dataset, split: Split, every_fold: bool) -> None:
             key = message.partition(":")[0]
             hint = f"leave dataset.{key} out, or another split.holdout"
             raise ConfigError(
-                f"dataset.{message}", hint if key == "events" else f"{hint}, or another least.on"
+                f"dataset.{message}", hint if key != "least" else f"{hint}, or another least.on"
             )
 
 
@@ -438,7 +440,7 @@ def _write_blocks(
             known.find,
             catalogue.bounds,
             list_held_out_parts(benchmark.split),
-            label_slices(store, benchmark.evaluation.slices),
+            (*label_slices(store, benchmark.evaluation.slices), *label_queries(benchmark.dataset.query)),
             benchmark.dataset.events is not None,
             in_time=benchmark.split.successive,
         )

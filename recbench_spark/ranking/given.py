@@ -17,6 +17,8 @@ from recbench_spark.core.streams import Batches
 from recbench_spark.ranking.batches import build_ranking_batch, read_item_lists
 from recbench_spark.ranking.kernels import lists as list_kernel
 from recbench_spark.ranking.request import RankingRequest
+from recbench_spark.schemas import QUERY_ID
+from recbench_spark.sources.arrow_rows import combine_column
 from recbench_spark.storage.shared_arrays import bound_lists, flatten_lists
 
 
@@ -84,26 +86,47 @@ def add_lists(
     return users
 
 
+QUESTION = "question"
+"""Column of `group_lists` with a name for each user and query."""
+
+
+def name_questions(user: pa.Array, query: pa.Array) -> pa.Array:
+    """Return one text for each user and query; NULL without a query."""
+    length = pc.utf8_length(user).cast(pa.string())  # it tells where the user's id ends
+    return pc.binary_join_element_wise(length, user, query, ":")
+
+
+def read_questions(rows: pa.Table | pa.RecordBatch) -> pa.Array:
+    """Name the question of each row with user_id and query_id."""
+    return name_questions(
+        *(combine_column(rows.column(name)).cast(pa.string()) for name in ("user_id", QUERY_ID))
+    )
+
+
 LISTS = {"key": "list_items", "item_id": "list_ids", "rank": "list_ranks", "score": "list_scores"}
 """Columns of list rows, in sort order, and the list column made from each."""
 
 
 def group_lists(rows: pa.Table) -> pa.Table:
-    """Group list rows by user.
+    """Group list rows by user, or by user and query.
 
     Args:
-        rows: user_id, key, and item_id, rank (from 1) or score: all rows of some users.
+        rows: user_id, key, and item_id, rank (from 1) or score: all rows of some users; query_id, where
+            each query has a list.
 
     Returns:
-        user_id, and a list for each LISTS column in the rows.
+        user_id (QUESTION, where rows have queries), and a list for each LISTS column in the rows.
     """
+    owner = "user_id"
+    if QUERY_ID in rows.column_names:
+        rows, owner = rows.append_column(QUESTION, read_questions(rows)), QUESTION
     names = [name for name in LISTS if name in rows.column_names]
-    keys: Any = [(name, "ascending") for name in ("user_id", *names)]
+    keys: Any = [(name, "ascending") for name in (owner, *names)]
     ordered = rows.take(pc.sort_indices(rows, keys))
-    users = ordered.column("user_id").combine_chunks().dictionary_encode()
+    users = ordered.column(owner).combine_chunks().dictionary_encode()
     bounds = bound_lists(users.indices.to_numpy(), len(users.dictionary))
     lists = [pa.ListArray.from_arrays(bounds, _combine_chunks(ordered.column(name))) for name in names]
-    return pa.table([users.dictionary, *lists], ["user_id", *(LISTS[name] for name in names)])
+    return pa.table([users.dictionary, *lists], [owner, *(LISTS[name] for name in names)])
 
 
 def _combine_chunks(column: pa.ChunkedArray) -> pa.Array:

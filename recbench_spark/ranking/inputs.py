@@ -17,6 +17,7 @@ from recbench_spark.ranking.batch_schemas import LISTED_USERS
 from recbench_spark.ranking.known_items import KnownItems
 from recbench_spark.ranking.request import RankingRequest
 from recbench_spark.ranking.sources import Source
+from recbench_spark.schemas import IDS, QUERY_ID
 from recbench_spark.storage.blocks import ChangedRows, Rows
 
 VECTOR_ROWS = pa.schema({"user_id": pa.string(), "vector": pa.list_(pa.float32())})
@@ -45,12 +46,14 @@ class GivenRows:
         values: rank (from 1) or score, or both.
         items: the catalogue.
         mask: a user's training items are taken out (scores) or stay in the list (lists).
+        by_query: each query of a user has a list, and rows have query_id; otherwise a user has one.
     """
 
     rows: Rows
     values: tuple[str, ...]
     items: KnownItems
     mask: bool
+    by_query: bool = False
 
     def key_lists(self, request: RankingRequest) -> ChangedRows:
         """Return the rows with item numbers, for `given.group_lists`.
@@ -58,9 +61,10 @@ class GivenRows:
         Items outside the catalogue keep their place in the list; they are never truth items. Their ids are
         needed where lists are requested.
         """
-        names = ("user_id", "key", *(["item_id"] if request.top else []), *self.values)
+        more = (*([QUERY_ID] if self.by_query else []), *self.values)
+        names = ("user_id", "key", *(["item_id"] if request.top else []), *more)
         key = partial(_key_rows, items=self.items)
-        return ChangedRows(self.rows, ("user_id", "item_id", *self.values), key, names)
+        return ChangedRows(self.rows, (*IDS, *more), key, names)
 
     def list_columns(self, request: RankingRequest) -> pa.Schema:
         """Return the columns that `given.group_lists` makes."""

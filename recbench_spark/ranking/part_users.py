@@ -15,6 +15,7 @@ from recbench_spark.core.arrays import Ints
 from recbench_spark.ranking.batch_schemas import USERS
 from recbench_spark.ranking.kernels.rankings import mark_relevant
 from recbench_spark.ranking.moments import AS_OF, ItemMoments, ask_at_times
+from recbench_spark.ranking.query_questions import ask_by_query
 from recbench_spark.ranking.successive import ask_successively
 from recbench_spark.schemas import QUERY_ID, USER_BLOCKS
 from recbench_spark.splits.events import name_before
@@ -69,6 +70,7 @@ def select_part_users(
     masks: bool = True,
     successive: bool = False,
     moments: ItemMoments | None = None,
+    by_query: bool = False,
 ) -> pa.Table:
     """Select users for held-out parts: rows of `PART_USERS`.
 
@@ -81,6 +83,7 @@ def select_part_users(
             masking all others would tell the answer.
         successive: ask for each truth item alone, in the blocks' order: rows of `QUESTION_USERS`.
         moments: ask for the truth of each time alone: rows of `MOMENT_USERS`.
+        by_query: ask for each query's truth: rows of `QUESTION_USERS`.
     """
     train, held_out = (blocks.column(name).combine_chunks() for name in ("train_items", "held_out"))
     entry_s = _find_entries(held_out, parts).ravel()
@@ -108,6 +111,7 @@ def select_part_users(
     if successive:
         before, in_time = _take_rows_before(held_out, parts, slot_n)
         table = ask_successively(table, before, threshold, masks=masks, in_time=in_time)
+    table = ask_by_query(table) if by_query else table
     return table if moments is None else ask_at_times(table, moments, keep_empty)
 
 

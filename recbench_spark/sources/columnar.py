@@ -75,7 +75,7 @@ def open_columnar_log(dataset: Dataset) -> ColumnarLog | None:
     Only file footers are read. None: the log takes two passes.
     """
     source_names = {name: dataset.columns.get(name, name) for name in COLUMNS}
-    if not dataset.is_typed or dataset.attributes or dataset.until or dataset.bad_rows == "reject":
+    if not dataset.is_typed or list_attributes(dataset) or dataset.until or dataset.bad_rows == "reject":
         return None
     try:
         opened = open_groups(dataset)
@@ -105,13 +105,18 @@ def open_groups(dataset: Dataset) -> TablePieces:
     Where a row holds the items of a user or session in an array, each of them is a row, with its entries in
     the other arrays. Fields in an array of structs are columns, such as `events.item`.
     """
-    path, wanted = str(dataset.path), {*dataset.source_names.values(), *dataset.attributes}
+    path, wanted = str(dataset.path), {*dataset.source_names.values(), *list_attributes(dataset)}
     wanted |= {*dataset.value_columns}
     if dataset.reader != "delta":
         check_path(path)
     within = {name.rpartition(".")[0] for name in wanted if "." in name}
     opened = open_typed(path, dataset.reader, wanted | within, dataset.options)
     return _unfold_pieces(opened, dataset.source_names.get("item_id", ""), wanted, path)
+
+
+def list_attributes(dataset: Dataset) -> tuple[str, ...]:
+    """Return the columns kept of a log's rows: attributes, and that of queries."""
+    return tuple(dict.fromkeys((*dataset.attributes, *([dataset.query] if dataset.query else []))))
 
 
 @dataclass(frozen=True)

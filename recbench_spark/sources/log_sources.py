@@ -389,7 +389,7 @@ def _find_object_files(dataset: Dataset, finder: Finder) -> TextLog:
     for file in [*files][:MOST_HEADS] if finder is HERE else ():
         check_head(file, plain, strict=dataset.bad_rows == "error")
     encoding = options.get("encoding", "utf-8")
-    wanted = {*plain, *dataset.attributes}.difference(*files.values())
+    wanted = {*plain, *columnar.list_attributes(dataset)}.difference(*files.values())
     read = None if finder is HERE else finder.read_head
     layout = Objects(list_keys(files, wanted, encoding, read), plain, encoding)
     layouts = [(given, file, layout) for file, given in files.items()]
@@ -412,7 +412,7 @@ def _open_columnar(dataset: Dataset) -> RawLog:
     """Open row groups in Parquet or Delta."""
     path = str(dataset.path)
     opened = columnar.open_groups(dataset)
-    for name in {*dataset.attributes} & {*opened.schema.names}:
+    for name in {*columnar.list_attributes(dataset)} & {*opened.schema.names}:
         kind = opened.schema.field(name).type
         if pa.types.is_nested(kind):
             raise SchemaError(f"{path}: column {name} is {kind}, which is no attribute", "write it as text")

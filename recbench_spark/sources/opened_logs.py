@@ -23,7 +23,7 @@ from recbench_spark.config.placeholders import log_end_micros
 from recbench_spark.core.arrays import Ints
 from recbench_spark.errors import ConfigError, DataError, ProtocolError, nearest
 from recbench_spark.schemas import IDS, INTERACTIONS
-from recbench_spark.sources import arrow_files, times
+from recbench_spark.sources import arrow_files, columnar, times
 from recbench_spark.sources.conditions import (
     MOST_VALUES,
     Condition,
@@ -110,7 +110,10 @@ def make_rules(raw: RawLog, dataset: Dataset, *, keeps_replacements: bool = Fals
     required = {"user_id", "item_id", *raw.source_names}
     if not dataset.is_table:
         required -= {"event_time"}  # some files of MovieLens have none
-    needed = [*(source for name, source in source_names.items() if name in required), *dataset.attributes]
+    needed = [
+        *(source for name, source in source_names.items() if name in required),
+        *columnar.list_attributes(dataset),
+    ]
     needed += dataset.value_columns
     sep = read_options(dataset.options).get("sep", "").replace("\\t", "\t") or None
     require_columns(raw.names, needed, raw.where, raw.where, sep)
@@ -121,7 +124,7 @@ def make_rules(raw: RawLog, dataset: Dataset, *, keeps_replacements: bool = Fals
     return LogRules(
         raw.where,
         {name: source for name, source in source_names.items() if source in raw.names},
-        dataset.attributes,
+        columnar.list_attributes(dataset),
         raw.line,
         raw.nullable,
         raw.time_unit,

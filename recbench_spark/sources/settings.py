@@ -181,9 +181,9 @@ class RowCondition(Strict):
     def _check_rule(self) -> RowCondition:
         rules = self.list_rules()
         if len(rules) != 1:
-            names = " and ".join(rules) or "no rule"
+            hint = f"give one of {', '.join(RULES)}"
             raise make_error(
-                f"the condition on '{self.column}' has {names}", f"give one of {', '.join(RULES)}"
+                f"the condition on '{self.column}' has {' and '.join(rules) or 'no rule'}", hint
             )
         if self.not_null is False:
             raise ValueError("not_null is true, or is left out")
@@ -299,7 +299,7 @@ class Dataset(Strict):
     """
 
     added_later: ClassVar[frozenset[str]] = frozenset(
-        {"scale", "closed_loop", "where", "events", "least", "availability"}
+        {"scale", "closed_loop", "where", "events", "least", "availability", "query"}
     )
 
     name: Name
@@ -334,6 +334,8 @@ class Dataset(Strict):
     """Least rows of users and items that stay."""
     availability: Availability | None = None
     """Periods of items, for `definition.candidates_as_of: availability`."""
+    query: Location | None = None
+    """Column with queries or sessions: each of a user's queries in a held-out part is a question."""
     closed_loop: Literal["as_given", "split"] = "as_given"
     world: WorldSettings = WorldSettings()
     """Size and feedback of the generated world, for reader `world`."""

@@ -22,6 +22,7 @@ from recbench_spark.splits.events import SIGNALS, mark_signals
 from recbench_spark.splits.labels import GIVEN, LATER, TRAIN, VALID
 from recbench_spark.splits.pairs import OPEN_LOOP
 from recbench_spark.splits.positions import encode_ids, id_column, id_numbers, name_parts
+from recbench_spark.splits.queries import number_queries
 from recbench_spark.storage.objects import open_parquet
 from recbench_spark.storage.packed_blocks import Block, partition_rows
 
@@ -62,6 +63,7 @@ class AuditRequest:
         asks_repeats: true if other held-out parts may have them.
         signals: true if they may have pairs that training knows by events which are no targets.
         in_time: true if a pair may have several `later` rows: events before successive questions.
+        query: column of queries, each of which may have a pair once; empty: there is none.
     """
 
     rows: dict[str, int]
@@ -70,6 +72,7 @@ class AuditRequest:
     asks_repeats: bool = False
     signals: bool = False
     in_time: bool = False
+    query: str = ""
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -251,6 +254,9 @@ def count_repeated_pairs(rows: pa.Table, part_r: Ints, request: AuditRequest) ->
         return {"overlap": 0, "known": 0, "repeats": 0}
     doubled_o = again_o | np.append(again_o[1:], False)
     order, number_r = order[doubled_o], np.cumsum(~again_o[doubled_o]) - 1
+    n_pairs, twice = int(number_r[-1]) + 1, np.empty(0, np.int64)
+    if request.query:
+        order, number_r, twice = _join_queries(rows, part_r, (order, number_r), request)
     part_r, in_parts = part_r[order], request.parts
     if request.signals:
         trained_r, signal_r = _in_parts(in_parts, [TRAIN, GIVEN], part_r), mark_signals(rows)[order]
@@ -258,12 +264,13 @@ def count_repeated_pairs(rows: pa.Table, part_r: Ints, request: AuditRequest) ->
 
     def count(names: Iterable[str]) -> Ints:
         chosen = number_r[_in_parts(in_parts, names, part_r)]
-        return np.bincount(chosen, minlength=int(number_r.max()) + 1)
+        return np.bincount(chosen, minlength=n_pairs)
 
     opened, trained = count([OPEN_LOOP]), count([TRAIN, GIVEN])
     known = trained + count([VALID])
     others = count([part for part in request.parts if part not in (OPEN_LOOP, LATER)])
     doubled = opened > 1
+    doubled[twice] = True
     if request.signals:
         doubled |= count([TRAIN, GIVEN, SIGNALS]) > 1
     if not request.keeps_known:
@@ -276,6 +283,34 @@ def count_repeated_pairs(rows: pa.Table, part_r: Ints, request: AuditRequest) ->
     repeats = (trained > 0) & (others > trained) & request.asks_repeats
     both = (opened > 0) & (known > 0)
     return {"overlap": int(doubled.sum()), "known": int(both.sum()), "repeats": int(repeats.sum())}
+
+
+def _join_queries(
+    rows: pa.Table, part_r: Ints, doubled: tuple[Ints, Ints], request: AuditRequest
+) -> tuple[Ints, Ints, Ints]:
+    """Return one row of each pair and held-out part, as if its queries were one.
+
+    Args:
+        rows: all rows of some users.
+        part_r: their parts.
+        doubled: places of rows whose pair is in another row, and the numbers of their pairs.
+        request: the parts, and the column of queries.
+
+    Returns:
+        Places and numbers of the rows left, and the pairs that a query has twice in a part.
+    """
+    place_d, number_d = doubled
+    part_d = part_r[place_d]
+    query_d = number_queries(rows.take(pa.array(place_d)), request.query)
+    apart_d = _in_parts(request.parts, (*NOT_HELD_OUT, OPEN_LOOP), part_d)
+    group_d = number_d * len(request.parts) + part_d
+    first = np.zeros(len(place_d), np.bool_)
+    first[np.unique(group_d, return_index=True)[1]] = True
+    of_query = group_d[~apart_d] * (len(place_d) + 1) + query_d[~apart_d] + 1
+    again = np.ones(len(of_query), np.bool_)
+    again[np.unique(of_query, return_index=True)[1]] = False
+    left = apart_d | first
+    return place_d[left], number_d[left], number_d[~apart_d][again]
 
 
 def _count_future(rows: pa.Table, part_r: Ints, request: AuditRequest) -> dict[str, int]:

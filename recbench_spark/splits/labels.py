@@ -68,6 +68,7 @@ class SplitRule:
         seed: the seed for the hashes.
         numeric: true if ids sort as numbers, as in rankings, where they decide between equal keys (`tie`).
         events: events of rows, of which only targets are held out; None: all rows are alike.
+        query: column of queries, each of which is a question; empty: there is none.
     """
 
     by: LabelMethod
@@ -88,6 +89,7 @@ class SplitRule:
     seed: int = 42
     numeric: bool = False
     events: EventRule | None = None
+    query: str = ""
 
     @property
     def by_owner(self) -> bool:
@@ -118,7 +120,7 @@ class SplitRule:
         """
         repeats: RepeatRule = "keep" if self.every_fold else self.repeats
         in_time = self.targets == "successive" and self.events is not None
-        return PairRule(self.duplicates, repeats, self.keeps_known, self.events, in_time)
+        return PairRule(self.duplicates, repeats, self.keeps_known, self.events, in_time, self.query)
 
 
 def label_rows(rows: pa.Table, rule: SplitRule) -> pa.Table:

@@ -62,6 +62,7 @@ class LogRows:
         signals: true if trained events that are no targets make no repeat.
         infrequent: rows that `dataset.least` leaves out, with a sentence.
         future_selection: true if it counts rows of the whole log.
+        query: column of queries, each of which is asked; empty: there is none.
     """
 
     n: int
@@ -73,6 +74,7 @@ class LogRows:
     signals: bool = False
     infrequent: tuple[int, str] | None = None
     future_selection: bool = False
+    query: str = ""
 
 
 COUNTED = tuple(name for name in COLUMNS if name != "rating")
@@ -105,6 +107,7 @@ def build_manifest(
         asks_repeats=protocol.get("repeats", "drop") != "drop",
         signals=log.signals,
         in_time=protocol.get("targets") == "successive",
+        query=log.query,
     )
     sums = _sum_audit(rows, request, engine)
     facts = [*list_log_facts(log), Fact("log", "settings", None, settings)]
@@ -129,7 +132,7 @@ def count_parts(rows: Rows) -> Parts:
 def _sum_audit(rows: Rows, request: AuditRequest, engine: Engine) -> Counter[Any]:
     """Sum `audit.sum_pieces` over all users and items."""
     tasks = engine.count_tasks(sum(request.rows.values()))
-    names = (*COUNTED, *(["attributes"] if request.signals else []))
+    names = (*COUNTED, *(["attributes"] if request.signals or request.query else []))
     counted = rows.deal(names, partial(audit.count_in_blocks, request=request, tasks=tasks), tasks)
     sums: Counter[Any] = Counter()
     for one in counted.each(partial(audit.sum_pieces, request=request)):

@@ -20,6 +20,7 @@ from recbench_spark.splits.events import EventRule, read_events
 from recbench_spark.splits.kernels.labels import NAMES
 from recbench_spark.splits.kernels.positions import last_per_group, mark_repeats
 from recbench_spark.splits.positions import hash_contents, id_numbers, name_parts
+from recbench_spark.splits.queries import number_queries
 
 DuplicateRule = Literal["keep_last", "keep_first", "error"]
 RepeatRule = Literal["drop", "keep", "only"]
@@ -52,6 +53,7 @@ class PairRule(NamedTuple):
         events: the rows' events, which are duplicates only of their own kind.
         in_time: true if `later` rows are history of questions: each event of a pair stays, at its first
             time, with the weights so far.
+        query: column of queries, whose asked rows are duplicates only within a query; empty: there is none.
     """
 
     duplicates: DuplicateRule | None
@@ -59,6 +61,7 @@ class PairRule(NamedTuple):
     open_repeats: bool = False
     events: EventRule | None = None
     in_time: bool = False
+    query: str = ""
 
 
 class Dropped(NamedTuple):
@@ -126,6 +129,9 @@ def _mark_doubled(rows: pa.Table, rule: PairRule) -> tuple[Ints, Bools]:
         group_r = pair_r * max(len(names), 2) + part_r
         if rule.events:
             group_r = group_r * len(rule.events.names) + read_events(rows)
+        if rule.query:
+            query_r = np.where(_mark(rows, (*UNASKED, OPEN_LOOP)), -1, number_queries(rows, rule.query))
+            group_r = group_r * (len(rows) + 1) + query_r + 1
         kept_r, unordered_r = choose_rows(rows, group_r, rule.duplicates)
         if rule.events and rule.in_time:
             kept_r = np.where(_mark(rows, (LATER,)), choose_rows(rows, group_r, "keep_first")[0], kept_r)

@@ -220,6 +220,7 @@ def label_log(
     events = make_event_rule(dataset, split)
     rule = make_rule(split, duplicates, find_cut(log, split, dataset.zone, events, tasks))
     rule = replace(rule, numeric=rule.tie in log.numeric, every_fold=every_fold, events=events)
+    rule = replace(rule, query=dataset.query or "")
     added = ["attributes"] * bool(events)
     names = tuple(dict.fromkeys((*(name for name in log.columns if name != EVENT), "part", *added)))
     return blocks.mark_whole(dealt.then(partial(label_rows, rule=rule), names), owner)

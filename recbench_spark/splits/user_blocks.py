@@ -23,6 +23,7 @@ from recbench_spark.splits.kernels.positions import ascending
 from recbench_spark.splits.labels import HISTORY, LATER, TRAIN, VALID
 from recbench_spark.splits.popularity import COLD, label_popularity
 from recbench_spark.splits.positions import encode_ids, id_column, name_parts
+from recbench_spark.splits.queries import QUERY_LABEL
 from recbench_spark.storage.shared_arrays import SharedRows, bound_lists
 
 TARGET = pa.schema([field for field in USER_BLOCKS.arrow_schema if field.name != "split_id"])
@@ -44,6 +45,11 @@ class SliceLabel(NamedTuple):
     of: Literal["popularity", "cold_user", "log", "users", "items"]
     column: str = ""
     table: SharedRows | None = None
+
+
+def label_queries(query: str | None) -> tuple[SliceLabel, ...]:
+    """Return the label of a truth item's query, for a log that has queries."""
+    return (SliceLabel(QUERY_LABEL, "log", query),) if query else ()
 
 
 @dataclass(frozen=True)

@@ -185,6 +185,7 @@ DATASET: dict[str, Any] = {
     "where": {"where": [{"column": "rating", "above": 0}]},
     "least": {"least": {"user": 5}},
     "events": {"events": {"column": "event", "weights": {"buy": 1}, "targets": ["buy"]}},
+    "query": {"query": "session"},
     "world": {"reader": "world", "world": {"seed": 7}},
 }
 NAMES_ONLY = {"name"}

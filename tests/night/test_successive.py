@@ -43,7 +43,9 @@ def draw_log(seed: int) -> pa.Table:
     })  # fmt: skip
 
 
-def make_benchmark(path: Path, seed: int, split: dict[str, Any], **dataset: Any) -> Benchmark:
+def make_benchmark(
+    path: Path, seed: int, split: dict[str, Any], models: list[Any] | None = None, **dataset: Any
+) -> Benchmark:
     evaluation = {
         "metrics": ["ndcg", "recall", "auc", "coverage"], "k": [1, 5], "bootstrap": {"replicates": 20},
         "slices": [{"key": "popularity", "of": "popularity"}],
@@ -52,7 +54,13 @@ def make_benchmark(path: Path, seed: int, split: dict[str, Any], **dataset: Any)
     if not split.get("targets"):
         evaluation["definition"].pop("weigh")
     log = {"name": "log", "reader": "parquet", "path": str(path), "time_unit": "us", **dataset}
-    file = {"name": "asked", "dataset": log, "split": split, "models": MODELS, "evaluation": evaluation}
+    file = {
+        "name": "asked",
+        "dataset": log,
+        "split": split,
+        "models": models or MODELS,
+        "evaluation": evaluation,
+    }
     return parse(Benchmark, file, "tests/night/test_successive.py")
 
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from recbench_spark.config import EmbeddingsModel, ListsModel, ScoresModel
 from recbench_spark.core.arrays import Ints
 from recbench_spark.core.checks import Check
-from recbench_spark.errors import ConfigError
+from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.metrics import ranking_counts
 from recbench_spark.models.adapters.model_adapter import (
     ModelAdapter,
@@ -25,11 +25,12 @@ from recbench_spark.models.adapters.model_adapter import (
     Trained,
 )
 from recbench_spark.models.adapters.split_data import SplitData
+from recbench_spark.ranking.given import read_questions
 from recbench_spark.ranking.inputs import GivenRows, RankingInput, ScoredModel
 from recbench_spark.ranking.known_items import KnownItems, share_rows
 from recbench_spark.ranking.part_users import close_items
 from recbench_spark.ranking.sources import DotSource
-from recbench_spark.schemas import IDS, USER_BLOCKS, require_names
+from recbench_spark.schemas import ID_NAMES, IDS, QUERY_ID, USER_BLOCKS, require_names
 from recbench_spark.sources import input_rows
 from recbench_spark.sources.column_names import ColumnNames
 from recbench_spark.sources.dealt_ids import check_common_ids
@@ -163,13 +164,17 @@ class _ExternalRowsAdapter(ModelAdapter[Settings]):
 
     def ranked(self, users: Rows, data: SplitData) -> tuple[RankingInput, list[Check]]:
         """Return the given rows and their checks; see `ModelAdapter.ranked`."""
-        kind, rows = self.settings.kind, self._open_rows(data.store.engine)
+        kind, rows = self.settings.kind, self._open_rows(data)
         checks = check_known_ids(data, rows, "user_id", users, (kind, "truth"))
         checks += check_known_ids(data, rows, "item_id", data.open_items(), (kind, "catalogue"), must=False)
         recommends_again = self.lists and not self.masks and not data.asks_repeats
         counts = count_listed_rows(rows, users, data)
+        lost = counts["lost queries"] if QUERY_ID in rows.names else None
+        if lost and lost == counts["queries"]:
+            message = f"{kind} and truth have no user's {QUERY_ID} in common"
+            raise DataError(message, f"both need {QUERY_ID} in one spelling")
         checks += ranking_counts.row_checks(
-            *(counts[name] for name in ("listed", "twice", "unknown", "lost"))
+            counts["listed"], counts["twice"], counts["unknown"], counts["lost"], lost
         )
         checks += ranking_counts.gap_checks(
             counts["gaps"] if "rank" in rows.names else None, data.definition
@@ -178,15 +183,20 @@ class _ExternalRowsAdapter(ModelAdapter[Settings]):
             checks, data.definition, counts["trained"] if recommends_again else None
         )
         values = tuple(name for name in VALUE_TYPES if name in rows.names)
-        return GivenRows(rows.rows, values, data.known_items, self.masks), checks
+        return GivenRows(rows.rows, values, data.known_items, self.masks, QUERY_ID in rows.names), checks
 
-    def _open_rows(self, engine: Engine) -> CheckedInput:
-        kind, path = self.settings.kind, self.settings.path
+    def _open_rows(self, data: SplitData) -> CheckedInput:
+        kind, path, engine = self.settings.kind, self.settings.path, data.store.engine
         table = input_rows.open_input(engine, path, IDS, kind, ColumnNames(self.settings.columns or {}))
+        by_query = QUERY_ID in table.schema.names
+        if by_query and not data.by_query:
+            message = f"{kind} {path} has {QUERY_ID} beside user_id, and the split asks for no query"
+            raise ConfigError(message, "dataset.query: the log's column with queries, or leave it out")
         types = {name: VALUE_TYPES[name] for name in VALUE_TYPES if name in table.schema.names}
         if kind == "scores" or not types:
             require_names(table.schema.names, ["score"], f"{kind} {path}")
-        return input_rows.check_input(table, types, f"{kind} {path}")
+        ids = ID_NAMES if by_query else IDS
+        return input_rows.check_input(table, types, f"{kind} {path}", ids=ids)
 
 
 class ScoresAdapter(_ExternalRowsAdapter[ScoresModel]):
@@ -214,15 +224,15 @@ def count_listed_rows(rows: CheckedInput, users: Rows, data: SplitData) -> Count
     beside the users and their training items.
 
     Args:
-        rows: user_id, item_id[, rank].
-        users: user_id of the users with truth.
+        rows: user_id, item_id[, query_id][, rank].
+        users: user_id of the users with truth, and query_id where rows have it.
         data: the split.
     """
     engine = data.store.engine
     names = tuple(name for name in rows.names if name != "score")
     blocks = data.store.open_rows(USER_BLOCKS, "split_id", [data.split_id])
     sides = [
-        Side(0, users, ("user_id",)),
+        Side(0, users, ("user_id", *([QUERY_ID] if QUERY_ID in rows.names else []))),
         Side(1, rows.rows, names),
         Side(2, blocks, ("user_id", "train_items", *(["held_out"] if data.opens_trained else []))),
     ]
@@ -243,11 +253,22 @@ def _count_listed(sides: Sides, known: KnownItems) -> Counter[str]:
     width = known.n_items + len(items.dictionary)  # items outside the catalogue come behind it
     listed_r = user_r * width + np.where(index_r < 0, known.n_items + item_r, index_r)
     pairs = np.zeros(0, np.int64) if blocks is None else _list_trained(blocks, users.dictionary, width)
-    counts = Counter(ranking_counts.count_pairs(listed_r, pairs))
+    asker_r = asked_r = None
+    if QUERY_ID in rows.column_names:
+        askers = read_questions(rows).dictionary_encode()
+        asker_r = askers.indices.to_numpy().astype(np.int64)
+        asked_r = asker_r * width + listed_r % width
+    counts = Counter(ranking_counts.count_pairs(listed_r, pairs, asked_r))
+    if asker_r is not None:
+        questions = pa.array([], pa.string()) if truth is None else read_questions(truth)
+        counts["queries"] = len(askers.dictionary)
+        counts["lost queries"] = counts["queries"] - pc.sum(pc.is_in(askers.dictionary, questions)).as_py()
     counts["unknown"] = int((index_r < 0).sum())
     counts["lost"] = pc.sum(is_lost).as_py() or 0
     if "rank" in rows.column_names:
-        counts["gaps"] = ranking_counts.count_gaps(user_r, rows.column("rank").to_numpy())
+        counts["gaps"] = ranking_counts.count_gaps(
+            user_r if asker_r is None else asker_r, rows.column("rank").to_numpy()
+        )
     return counts
 
 
