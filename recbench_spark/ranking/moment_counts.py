@@ -12,7 +12,7 @@ from recbench_spark.core.checks import Check, warn_above_zero
 from recbench_spark.core.definitions import Definition
 from recbench_spark.errors import DataError
 from recbench_spark.ranking.batches import read_item_lists, split_by_part
-from recbench_spark.ranking.kernels.moments import count_available, mark_available
+from recbench_spark.ranking.kernels.moments import count_candidates, mark_available
 from recbench_spark.ranking.kernels.positives import ItemLists, make_positives
 from recbench_spark.ranking.moments import AS_OF, ItemMoments, OpenMoments
 
@@ -54,7 +54,7 @@ def _count_part(users: pa.RecordBatch, opened: OpenMoments, masks: bool) -> Coun
     scored_i = np.ones(len(opened.periods.offsets_i) - 1, np.bool_)
     none = ItemLists.empty(len(moment_q))
     plan = make_positives(scored_i, none, read_item_lists(users, "masked") if masks else none)
-    items_q = count_available(scored_i, opened.at(moment_q), plan)
+    items_q = count_candidates(scored_i, opened.at(users), plan)
     moment_p = np.repeat(moment_q, np.diff(truth.offsets_u))
     known_p = mark_available(opened.periods, truth.items_p, moment_p)
     has_period_i = np.diff(opened.periods.offsets_i) > 0

@@ -26,9 +26,11 @@ from recbench_spark.errors import DataError
 from recbench_spark.ranking.batches import read_item_lists
 from recbench_spark.ranking.kernels.moments import (
     ALWAYS,
+    NO_MOMENTS,
     Periods,
     UserMoments,
     mark_available,
+    place_moments,
 )
 from recbench_spark.ranking.kernels.positives import ItemLists
 from recbench_spark.ranking.known_items import KnownItems, share_rows
@@ -99,17 +101,21 @@ def share_availability(store: FileTables, dataset: Dataset, candidates_as_of: st
 
 
 class OpenMoments(NamedTuple):
-    """Items' periods, and truth items' times by the hash of user, item and part.
+    """Items' periods, and truth items' times by the hash of user, part and item.
 
-    `hash_p` ascends; `time_p` has the times. span: the first and last of them. unknown: periods of items
+    every: the periods, for any users. `hash_p` ascends; `time_p` has the times. unknown: periods of items
     that are not in the catalogue.
     """
 
-    periods: Periods
+    every: UserMoments
     hash_p: Hashes
     time_p: Ints
-    span: tuple[int, int]
     unknown: int
+
+    @property
+    def periods(self) -> Periods:
+        """Times at which items are candidates."""
+        return self.every.periods
 
     def find_times(self, users: pa.Table) -> Ints:
         """Return the time of each truth item, (p,), of rows of `PART_USERS`."""
@@ -121,14 +127,14 @@ class OpenMoments(NamedTuple):
         times: Ints = self.time_p[np.searchsorted(self.hash_p, hashes_p)]
         return times
 
-    def at(self, moment_u: Ints) -> UserMoments:
-        """Return what counting needs for users in order of their moments."""
-        return UserMoments(moment_u, self.periods, self.span)
+    def at(self, users: pa.RecordBatch) -> UserMoments:
+        """Return users' moments; without truth, they are at the end."""
+        return self.every._replace(moment_u=users.column(AS_OF).fill_null(ALWAYS - 1).to_numpy())
 
     def hide_listed(self, users: pa.RecordBatch, masked: ItemLists | None) -> ItemLists:
         """Return masked items and listed ones that were no candidates; unknown items are not told."""
         listed = read_item_lists(users, "list_items")
-        moment_u = users.column(AS_OF).fill_null(ALWAYS - 1).to_numpy()
+        moment_u = self.at(users).moment_u
         user_n = np.repeat(np.arange(len(moment_u)), np.diff(listed.offsets_u))
         items_n = listed.items_p
         known_n = (items_n >= 0) & (items_n < len(self.periods.offsets_i) - 1)
@@ -156,8 +162,7 @@ def _open(moments: ItemMoments) -> OpenMoments:
         build = partial(_build_periods, moments=moments)
         held = SharedRows(f"{shown.key}-{moments.items.rows.key}", shown.files).arrays(build)
         periods, unknown = Periods(*(held[name] for name in PERIODS)), int(held["unknown"][0])
-    span = (int(time_p.min()), int(time_p.max())) if len(time_p) else (0, 0)
-    return OpenMoments(periods, arrays["hash"], time_p, span, unknown)
+    return OpenMoments(place_moments(NO_MOMENTS.moment_u, periods), arrays["hash"], time_p, unknown)
 
 
 PERIODS = ("offsets", "begin", "end")
@@ -302,14 +307,6 @@ def _order_truth(users: pa.Table, moments: ItemMoments) -> _OrderedTruth:
     stays_p = known_p | (moments.unavailable != "left_out")
     columns = row_p, time_p, _number_times(row_p, time_p), item_p, at_p, at_p - offsets[row_p]
     return _OrderedTruth(*(one[stays_p] for one in columns))
-
-
-def sort_moments(users: pa.RecordBatch) -> tuple[pa.RecordBatch, Ints]:
-    """Return rows in order of their moments, and their places; without truth, rows are of the end."""
-    moment_n = users.column(AS_OF).fill_null(ALWAYS - 1)
-    order = np.argsort(moment_n, kind="stable")
-    place = users.schema.names.index(AS_OF)
-    return users.set_column(place, AS_OF, moment_n).take(pa.array(order)), order
 
 
 def _differs(values: Ints) -> Bools:

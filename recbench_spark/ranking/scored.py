@@ -12,9 +12,9 @@ from recbench_spark.core.arrays import Bools
 from recbench_spark.core.streams import Batches
 from recbench_spark.ranking.batches import build_ranking_batch, read_item_lists
 from recbench_spark.ranking.kernels.counting import CountingSettings
+from recbench_spark.ranking.kernels.moments import NO_MOMENTS
 from recbench_spark.ranking.kernels.positives import ItemLists, RankCounts
 from recbench_spark.ranking.kernels.scorers import WHOLE_ROWS, Scorer, UserBlock, count_listed, count_ranks
-from recbench_spark.ranking.moments import AS_OF, sort_moments
 from recbench_spark.ranking.request import USER_CANDIDATES, RankingRequest, refuse_hashed_ties
 from recbench_spark.ranking.sources import Source, ids_to_lists
 from recbench_spark.storage.shared_arrays import flatten_lists
@@ -40,14 +40,12 @@ def score_batches(
     """
     scorer = source.scorer()
     item_ids = source.item_ids() if request.top else None
-    for given in batches:
-        batch, order = sort_moments(given) if request.moments else (given, None)
+    for batch in batches:
         counts = _count_ranks(scorer, user_block(batch, source), request, device, batch)
         top = None
         if item_ids is not None and counts.top_items_uk is not None:
             top = ids_to_lists(item_ids, counts.top_items_uk)
-        rows = _ranking_rows(batch, counts, top)
-        yield rows if order is None else rows.take(np.argsort(order))
+        yield _ranking_rows(batch, counts, top)
 
 
 def _count_ranks(
@@ -70,8 +68,7 @@ def _count_ranks(
             return drop_unknown_users(known_u, truth, counts)
         settings = CountingSettings(top_k=request.top, cutoff=request.cutoff)
         chosen_device = WHOLE_ROWS if device == "cpu" and is_little(scorer, truth.users) else device
-        moments = request.moments
-        as_of = None if moments is None else moments.open().at(batch.column(AS_OF).to_numpy())
+        as_of = NO_MOMENTS if request.moments is None else request.moments.open().at(batch)
         counts = count_ranks(
             scorer, users, truth, excluded, device=chosen_device, settings=settings, as_of=as_of
         )

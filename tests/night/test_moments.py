@@ -23,7 +23,6 @@ from recbench_spark.evaluation import shuffle
 from recbench_spark.night.benchmark_checks import check_benchmark
 from recbench_spark.night.night import make_run_key, open_night
 from recbench_spark.ranking import scored
-from recbench_spark.ranking.kernels import moments
 from recbench_spark.schemas import CHECKS, METRICS, RANKINGS, RUNS, SPLITS, USER_METRICS
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.store import Store
@@ -240,9 +239,8 @@ def ask(folder: Path, world: World) -> Ran:
 
 @pytest.fixture
 def tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small worlds take the way of large ones: products of tiles, in segments of few items."""
+    """Small worlds take the way of large ones: products of tiles."""
     monkeypatch.setattr(scored, "LITTLE", 0)
-    monkeypatch.setattr(moments, "FEWEST", 3)
 
 
 @pytest.mark.usefixtures("tiles")

@@ -34,6 +34,7 @@ from recbench_spark.core.arrays import Bools, Floats, Floats32, Ints
 from recbench_spark.core.compiling import compile_kernel, readonly
 from recbench_spark.errors import DataError
 from recbench_spark.ranking.kernels.instructions import LANES, ROWS
+from recbench_spark.ranking.kernels.moments import NO_MOMENTS, UserMoments, rank_periods
 from recbench_spark.ranking.kernels.positives import (
     ItemLists,
     Positives,
@@ -100,6 +101,7 @@ class PreparedBlock(NamedTuple):
     plan: Positives
     scores_s: Floats
     tally: Tally
+    moments: UserMoments = NO_MOMENTS
 
 
 def prepare_products(
@@ -183,7 +185,7 @@ def _count_users(
 
     So each tile of items is read once.
     """
-    products, pairing, plan, scores_s, tally = prepared
+    products, pairing, plan, scores_s, tally, moments = prepared
     user_tile, item_tile = settings.user_tile or USER_TILE, settings.item_tile or ITEM_TILE
     user_tile, width = -(-user_tile // ROWS) * ROWS, -(-item_tile // BLOCK) * BLOCK
     halves, dims = not products.has_biases, even_dims(products.dims)
@@ -193,7 +195,8 @@ def _count_users(
     open_pairs = make_open_pairs(width)
     for tile in word_tiles(products, item_tile):
         found_rt = found_n[: user_tile * LANES * len(tile.packed)].reshape(user_tile, -1)
-        count_tile(found_rt, users_u, tile, sides, known, hidden, cut, (tally, work, open_pairs))
+        absent = hidden, moments, rank_periods(tile.items_t, found_rt.shape[1], moments)
+        count_tile(found_rt, users_u, tile, sides, known, absent, cut, (tally, work, open_pairs))
         if settings.cutoff is not None and not settings.top_k:
             open_u = _open_users(users_u, plan.slot_offsets, tally.above, settings.cutoff)
             if np.count_nonzero(open_u) <= 0.9 * len(users_u):

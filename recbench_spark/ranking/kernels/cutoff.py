@@ -44,6 +44,7 @@ from recbench_spark.ranking.kernels.families import (
     make_reached,
     run_family,
 )
+from recbench_spark.ranking.kernels.moments import UserMoments, is_available
 from recbench_spark.ranking.kernels.positives import Positives, Tally
 from recbench_spark.ranking.kernels.products import Pairing, error_bound, exact_score
 from recbench_spark.ranking.kernels.rounding import (
@@ -90,7 +91,10 @@ def fits(prepared: PreparedBlock) -> bool:
 
 
 class Users(NamedTuple):
-    """A block's vectors, as they are and rounded from user `base` on, lists, positives' scores, cut-off."""
+    """A block's vectors, as they are and rounded from user `base` on, lists, positives' scores, cut-off.
+
+    `moments`: users' moments, and items' periods.
+    """
 
     pairing: Pairing
     rounded: RoundedUsers
@@ -98,6 +102,7 @@ class Users(NamedTuple):
     plan: Positives
     scores_s: Floats
     cutoff: int
+    moments: UserMoments
 
 
 class Work(NamedTuple):
@@ -213,8 +218,9 @@ def _limit_rows(rows: int, tile: ItemTile, users: Users, work: Work) -> None:
 
 
 @compile_kernel
-def _hide_items(rows: int, tile: ItemTile, place_i: Ints32, plan: Positives, work: Work) -> None:
-    """Hide products with users' masked items and positives."""
+def _hide_items(rows: int, tile: ItemTile, place_i: Ints32, users: Users, work: Work) -> None:
+    """Hide products with users' masked items, positives, and items that are no candidates."""
+    plan, (moment_u, periods) = users.plan, users.moments
     places, values, counts, users_r = (
         work.reached.places,
         work.reached.values,
@@ -239,6 +245,8 @@ def _hide_items(rows: int, tile: ItemTile, place_i: Ints32, plan: Positives, wor
             if flag:
                 for c in range(count):
                     hidden = flags_t[start + places[row, c]]
+                    if len(moment_u) and not hidden:
+                        hidden = not is_available(periods, tile.items_t[places[row, c]], moment_u[u])
                     values[row, c] = _HIDDEN if hidden else values[row, c]
 
 
@@ -411,7 +419,7 @@ def _count_tile(
             padded = -(-rows // family[1]) * family[1]
             batch = Batch(work.batch.rows[:padded], work.batch.ones[:padded], work.batch.lows[:padded])
             run_family(family[0], tile.packed, tile.shares, batch, work.reached)
-            _hide_items(rows, tile, place_i, users.plan, work)
+            _hide_items(rows, tile, place_i, users, work)
             _count_certain(rows, users.cutoff, tally.above, work)
             _find_undecided(rows, tile.items_t, work)
             _score_roughly(rows, plain, users.pairing, work)
@@ -449,14 +457,14 @@ def _count_users(
 
     Tiles of items come by falling length; only tiles with open users are counted.
     """
-    _, pairing, plan, scores_s, tally = prepared
+    _, pairing, plan, scores_s, tally, moments = prepared
     assert settings.cutoff is not None
     code = family.compile(), family.rows
     work = _make_work(plan, settings.user_tile or USER_TILE, family.rows, items)
     for start in range(0, len(users_u), _TOGETHER):
         open_u = users_u[start : start + _TOGETHER].copy()
         rounded = round_users(pairing.vectors_ud, pairing.length_u, open_u, work.batch.rows.shape[1])
-        users = Users(pairing, rounded, int(open_u[0]), plan, scores_s, settings.cutoff)
+        users = Users(pairing, rounded, int(open_u[0]), plan, scores_s, settings.cutoff, moments)
         for tile in items:
             kept = _count_tile(code, open_u, tile, items.place_i, users, tally, work)
             open_u = open_u[:kept]

@@ -20,7 +20,7 @@ from recbench_spark.core.hashing import splitmix64
 from recbench_spark.errors import DataError
 from recbench_spark.ranking.kernels import counting, cutoff, moments, positives
 from recbench_spark.ranking.kernels.counting import CountingSettings
-from recbench_spark.ranking.kernels.moments import UserMoments
+from recbench_spark.ranking.kernels.moments import NO_MOMENTS, UserMoments
 from recbench_spark.ranking.kernels.positives import ItemLists, RankCounts
 from recbench_spark.ranking.kernels.products import (
     Products,
@@ -123,7 +123,7 @@ def count_ranks(
     *,
     device: str | torch.device = "cpu",
     settings: CountingSettings | None = None,
-    as_of: UserMoments | None = None,
+    as_of: UserMoments = NO_MOMENTS,
 ) -> RankCounts:
     """Count the truth items' ranks among scored, unmasked items.
 
@@ -141,10 +141,8 @@ def count_ranks(
     settings = settings or CountingSettings()
     if scorer.products is None or device == WHOLE_ROWS:
         return _count_whole_rows(scorer, users, truth, masked, settings, as_of=as_of)
-    prepared, top = _prepare(scorer.products, users, truth, masked), None
-    if as_of is not None:
-        top = moments.count_products(prepared, settings, as_of)
-    elif str(device) not in ("cpu", NUMPY_TILES):
+    prepared, top = _prepare(scorer.products, users, truth, masked)._replace(moments=as_of), None
+    if str(device) not in ("cpu", NUMPY_TILES) and not len(as_of.moment_u):
         with explain_missing():  # it loads torch
             from recbench_spark.ranking.kernels import devices  # noqa: PLC0415
 
@@ -153,7 +151,7 @@ def count_ranks(
         cutoff.count_products(prepared, settings)
     else:
         top = counting.count_products(prepared, settings)
-    return _gather(scorer, prepared, settings, top, as_of)
+    return _gather(scorer, prepared, settings, top)
 
 
 def _prepare(
@@ -167,9 +165,8 @@ def _gather(
     prepared: counting.PreparedBlock,
     settings: CountingSettings,
     top: tuple[Ints, Floats] | None,
-    as_of: UserMoments | None,
 ) -> RankCounts:
-    candidates_u = moments.count_candidates(scorer.scored_i, as_of, prepared.plan)
+    candidates_u = moments.count_candidates(scorer.scored_i, prepared.moments, prepared.plan)
     return positives.gather_counts(prepared.plan, prepared.tally, candidates_u, settings.cutoff, top)
 
 
@@ -180,15 +177,14 @@ def _count_whole_rows(
     masked: ItemLists,
     settings: CountingSettings,
     *,
-    as_of: UserMoments | None,
+    as_of: UserMoments,
 ) -> RankCounts:
     plan = positives.make_positives(scorer.scored_i, truth, masked)
     tally, tops = positives.make_tally(plan), []
     for start, stop in _blocks(truth.users, len(scorer.scored_i)):
         scores_ui = scorer.score_rows(users, start, stop)
         _check_scores(scores_ui[:, scorer.scored_i])
-        if as_of is not None:
-            moments.hide_rows(scores_ui, start, as_of)
+        moments.hide_rows(scores_ui, start, as_of)
         counting.count_rows(scores_ui, start, scorer.scored_i, plan, tally)
         tops.append(top_rows(scores_ui, settings.top_k))
     candidates_u = moments.count_candidates(scorer.scored_i, as_of, plan)

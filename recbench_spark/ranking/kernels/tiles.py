@@ -9,6 +9,7 @@ import numpy as np
 from recbench_spark.core.arrays import Floats, Floats32, Ints, Ints32
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.ranking.kernels.instructions import LANES, ROWS
+from recbench_spark.ranking.kernels.moments import TilePeriods, UserMoments, hide_absent
 from recbench_spark.ranking.kernels.positives import Positives, Tally
 from recbench_spark.ranking.kernels.products import Pairing, exact_score, exact_scores
 from recbench_spark.ranking.kernels.top import TopCandidates, collect
@@ -64,7 +65,7 @@ def count_tile(
     tile: WordTile,
     sides: WordRows,
     known: tuple[Pairing, Positives, Floats],
-    hidden: Hidden,
+    hidden: tuple[Hidden, UserMoments, TilePeriods],
     limits_: tuple[int, int],
     progress: tuple[Tally, TopCandidates, OpenPairs],
 ) -> None:
@@ -76,7 +77,7 @@ def count_tile(
         tile: the items.
         sides: the users as whole numbers, with `found_rt`'s rows more.
         known: vectors, lists and positives' scores.
-        hidden: masked items' places.
+        hidden: masked items' places, and the items' periods.
         limits_: cut-off and length of lists.
         progress: counts, lists and room for undecided pairs.
     """
@@ -95,7 +96,7 @@ def _scan_tile(
     tile: WordTile,
     sides: WordRows,
     known: tuple[Pairing, Positives, Floats],
-    hidden: Hidden,
+    hidden: tuple[Hidden, UserMoments, TilePeriods],
     limits_: tuple[int, int],
     progress: tuple[Tally, TopCandidates, OpenPairs],
 ) -> None:
@@ -105,11 +106,12 @@ def _scan_tile(
     halves, size, items_t = found_rt.itemsize == 2, tile.size, tile.items_t
     most = 2**15 - 1 if halves else 2**31 - 1
     fits = fit_rows(found_rt, users_r, pairing.length_u, sides, size, tile.bias_t)
-    _hide_masked(found_rt, users_r, tile.start, len(items_t), hidden, -most - 1)
+    _hide_masked(found_rt, users_r, tile.start, len(items_t), hidden[0], -most - 1)
+    hide_absent(found_rt, users_r, hidden[1], hidden[2], -most - 1)
     if top_k > 0:
         collect(found_rt, users_r, items_t, fits, (most, top_k), pairing, work, open_pairs.places)
     _hide_positives(
-        found_rt, users_r, tile.start, len(items_t), plan.slot_offsets, hidden.place_s, -most - 1
+        found_rt, users_r, tile.start, len(items_t), plan.slot_offsets, hidden[0].place_s, -most - 1
     )
     _count_rows(found_rt, users_r, items_t, fits, (most, cutoff), known, tally, open_pairs)
 

@@ -1,4 +1,4 @@
-"""Candidates of a moment in segments, against masks of all other items."""
+"""Candidates of a moment, against masks of all other items."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ import numpy as np
 import pytest
 
 from recbench_spark.core.arrays import Ints
-from recbench_spark.ranking.kernels import moments
 from recbench_spark.ranking.kernels.counting import CountingSettings
-from recbench_spark.ranking.kernels.moments import ALWAYS, Periods, UserMoments, mark_available
+from recbench_spark.ranking.kernels.moments import (
+    ALWAYS,
+    Periods,
+    UserMoments,
+    mark_available,
+    place_moments,
+)
 from recbench_spark.ranking.kernels.positives import ItemLists
 from recbench_spark.ranking.kernels.scorers import (
     NUMPY_TILES,
@@ -50,9 +55,7 @@ def draw_world(seed: int) -> World:
     )
     bias = rng.integers(0, 3, items) * 1.0 if rng.integers(2) or dims == 0 else None
     scorer = DotScorer(vectors_id, bias, rng.random(items) < 0.9, ("dot", "cosine")[rng.integers(2)])
-    as_of = UserMoments(
-        np.sort(rng.integers(0, LAST, users)), draw_periods(rng, items, seed % 2 == 1), (0, LAST)
-    )
+    as_of = place_moments(rng.integers(0, LAST, users), draw_periods(rng, items, seed % 2 == 1))
     truth, masked = (draw_lists(rng, users, items, most) for most in (5, 12))
     known = mark_available(as_of.periods, truth.items_p, as_of.moment_u[list_owners(truth)])
     truth = ItemLists(truth.offsets_u, np.where(known, truth.items_p, -1))
@@ -88,8 +91,7 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_segments_count_as_masks_of_all_other_items(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moments, "FEWEST", 7)
+def test_hidden_items_count_as_masks_of_all_others(seed: int) -> None:
     world = draw_world(seed)
     scorer, users, truth = world.scorer, world.users, world.truth
     for settings in SETTINGS:
@@ -101,18 +103,3 @@ def test_segments_count_as_masks_of_all_other_items(seed: int, monkeypatch: pyte
             )
             for name, one in vars(wanted).items():
                 np.testing.assert_array_equal(getattr(counts, name), one, f"{settings} {device} {name}")
-
-
-def test_other_times_cut_other_segments() -> None:
-    """A scorer keeps its last segments; those of other periods are not taken for them."""
-    world = draw_world(0)
-    later = world.as_of.periods._replace(begin_p=world.as_of.periods.begin_p + 2)
-    for periods in (world.as_of.periods, later, world.as_of.periods):
-        truth = ItemLists.empty(world.truth.users)
-        as_of = world.as_of._replace(periods=periods)
-        counts = count_ranks(
-            world.scorer, world.users, truth, world.masked, device=NUMPY_TILES, as_of=as_of
-        )
-        slow = mask_others(world._replace(as_of=as_of))
-        wanted = count_ranks(world.scorer, world.users, truth, slow, device=WHOLE_ROWS)
-        np.testing.assert_array_equal(counts.candidates_u, wanted.candidates_u)
