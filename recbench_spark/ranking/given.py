@@ -35,7 +35,9 @@ def rank_batches(request: RankingRequest, batches: Batches) -> Batches:
     for batch in batches:
         offsets, truth_items = flatten_lists(batch.column("items"))
         relevance = flatten_lists(batch.column("relevance"))[1]
-        truth = list_kernel.HeldOutItems(offsets, truth_items.astype(np.int64), relevance)
+        # Items that were no candidates (-1) get a key of their own, which no list has.
+        keys = np.where(truth_items < 0, np.arange(len(truth_items)) - len(truth_items), truth_items)
+        truth = list_kernel.HeldOutItems(offsets, keys.astype(np.int64), relevance)
         hashed = request.definition.ties == "hashed"
         ranked = list_kernel.rank_lists(
             _read_lists(batch), truth, request.definition, _read_masked(batch, request), top=request.top,

@@ -299,12 +299,11 @@ def _order_truth(users: pa.Table, moments: ItemMoments) -> _OrderedTruth:
     opened = moments.open()
     offsets, item_p = flatten_lists(users.column("items"))
     row_p, time_p = np.repeat(np.arange(len(users)), np.diff(offsets)), opened.find_times(users)
-    at_p = np.lexsort((time_p, row_p))
-    row_p, time_p, item_p = row_p[at_p], time_p[at_p], item_p[at_p].astype(np.int64)
-    known_p = mark_available(opened.periods, item_p, time_p)
-    if moments.unavailable == "miss":
-        item_p = np.where(known_p, item_p, -1)
-    stays_p = known_p | (moments.unavailable != "left_out")
+    known_p = mark_available(opened.periods, item_p.astype(np.int64), time_p)
+    item_p = np.where(known_p | (moments.unavailable != "miss"), item_p, -1).astype(np.int64)
+    at_p = np.lexsort((item_p, time_p, row_p))
+    row_p, time_p, item_p = row_p[at_p], time_p[at_p], item_p[at_p]
+    stays_p = known_p[at_p] | (moments.unavailable != "left_out")
     columns = row_p, time_p, _number_times(row_p, time_p), item_p, at_p, at_p - offsets[row_p]
     return _OrderedTruth(*(one[stays_p] for one in columns))
 

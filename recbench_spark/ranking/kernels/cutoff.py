@@ -220,7 +220,7 @@ def _limit_rows(rows: int, tile: ItemTile, users: Users, work: Work) -> None:
 @compile_kernel
 def _hide_items(rows: int, tile: ItemTile, place_i: Ints32, users: Users, work: Work) -> None:
     """Hide products with users' masked items, positives, and items that are no candidates."""
-    plan, (moment_u, periods) = users.plan, users.moments
+    plan, moment_u, periods = users.plan, users.moments.moment_u, users.moments.periods
     places, values, counts, users_r = (
         work.reached.places,
         work.reached.values,
