@@ -282,3 +282,17 @@ def test_what_does_not_go_together(changes: dict[str, Any], message: str) -> Non
 def test_logs_without_queries(log: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         check_benchmark(small(split=PERIOD, dataset={**LOG, **log}, evaluation={"metrics": ["ndcg"]}))
+
+
+def test_spark_ranks_the_same_queries(spark: Any, tmp_path: Path) -> None:
+    from recbench_spark.storage.store import Store
+
+    log = draw_queries(3)
+    models = [
+        {"name": "popular", "kind": "popular"},
+        *write_models(tmp_path / "models", draw_scores(3, log)),
+    ]
+    here = ask(tmp_path / "here", log, 3, models=models)
+    there = ask(tmp_path / "there", log, 3, Store(spark, str(tmp_path / "spark")), models)
+    assert read_ranks(here) == read_ranks(there)
+    assert read_numbers(here) == read_numbers(there)
