@@ -20,6 +20,8 @@ from recbench_spark.errors import ConfigError, ProtocolError
 from recbench_spark.evaluation import shuffle
 from recbench_spark.night.benchmark_checks import check_benchmark
 from recbench_spark.schemas import CHECKS, MANIFESTS, METRICS, RANKINGS, RUNS, SPLITS, USER_METRICS
+from recbench_spark.splits.audit import AuditRequest, count_repeated_pairs
+from recbench_spark.splits.positions import encode_ids
 from recbench_spark.storage.arrow_store import ArrowStore
 from tests.night.test_successive import draw_log, make_benchmark, read_numbers, read_ranks
 from tests.nights import Ran, read_rows, run, small
@@ -296,3 +298,26 @@ def test_spark_ranks_the_same_queries(spark: Any, tmp_path: Path) -> None:
     there = ask(tmp_path / "there", log, 3, Store(spark, str(tmp_path / "spark")), models)
     assert read_ranks(here) == read_ranks(there)
     assert read_numbers(here) == read_numbers(there)
+
+
+@pytest.mark.parametrize(
+    ("more", "overlap"),
+    [
+        ([], 0),
+        ([("u", "a", "test", "s3")], 0),
+        ([("u", "a", "test", "s1")], 1),  # twice in a query
+        ([("u", "b", "test", None), ("u", "b", "test", None)], 1),
+        ([("u", "a", "valid", "s1")], 1),  # validation is known at the test
+        ([("u", "c", "train", "s1")], 1),
+        ([("u", "c", "later", "s1"), ("v", "a", "test", "s1")], 0),
+    ],
+)
+def test_the_audit_counts_a_pair_once_in_each_query(more: list[Any], overlap: int) -> None:
+    rows = [("u", "a", "test", "s1"), ("u", "a", "test", "s2"), ("u", "c", "train", "s0"), *more]
+    user, item, part, query = (list(column) for column in zip(*rows, strict=True))
+    kept = pa.array([[("session", one)] for one in query], pa.map_(pa.string(), pa.string()))
+    table = encode_ids(pa.table({"user_id": user, "item_id": item, "attributes": kept}))
+    parts = ("train", "valid", "later", "test")
+    request = AuditRequest(dict.fromkeys(parts, 9), None, query="session")
+    counts = count_repeated_pairs(table, np.array([parts.index(one) for one in part]), request)
+    assert counts["overlap"] == overlap
