@@ -18,7 +18,7 @@ from recbench_spark.errors import ConfigError, FallbackToSpark, MissingError, Re
 from recbench_spark.night.night_status import NightOutcome
 from recbench_spark.night.run_keys import evaluation_paths
 from recbench_spark.night.verdicts import describe_power
-from recbench_spark.sources import arrow_files
+from recbench_spark.sources import arrow_files, columnar
 from recbench_spark.sources.arrow_times import check_times, read_movielens_times
 from recbench_spark.sources.log_sources import open_raw_log
 from recbench_spark.sources.opened_logs import make_rules
@@ -175,7 +175,7 @@ def _list_log_columns(dataset: Dataset) -> tuple[str, ...]:
     For a nested field it is the outer column.
     """
     named = {name: dataset.columns.get(name, name) for name in ("user_id", "item_id")}
-    wanted = [*filter(None, {**named, **dataset.columns}.values()), *dataset.attributes]
+    wanted = [*filter(None, {**named, **dataset.columns}.values()), *columnar.list_attributes(dataset)]
     wanted += dataset.value_columns
     return tuple(str(name).split(".", maxsplit=1)[0] for name in wanted)
 

@@ -16,7 +16,7 @@ import pytest
 
 from recbench_spark.core.definitions import SAMPLED
 from recbench_spark.engine.local import LocalEngine
-from recbench_spark.errors import ConfigError, ProtocolError
+from recbench_spark.errors import ConfigError, ProtocolError, SchemaError
 from recbench_spark.evaluation import shuffle
 from recbench_spark.night.benchmark_checks import check_benchmark
 from recbench_spark.schemas import CHECKS, MANIFESTS, METRICS, RANKINGS, RUNS, SPLITS, USER_METRICS
@@ -321,3 +321,18 @@ def test_the_audit_counts_a_pair_once_in_each_query(more: list[Any], overlap: in
     request = AuditRequest(dict.fromkeys(parts, 9), None, query="session")
     counts = count_repeated_pairs(table, np.array([parts.index(one) for one in part]), request)
     assert counts["overlap"] == overlap
+
+
+def test_numbers_are_queries_and_a_missing_column_is_named(tmp_path: Path) -> None:
+    log = draw_queries(0)
+    numbers = pa.array([int(one[1:]) for one in log.column("session").to_pylist()])
+    texts = ask(tmp_path / "texts", log, 0)
+    place = log.column_names.index("session")
+    whole = ask(tmp_path / "numbers", log.set_column(place, "session", numbers), 0)
+    ranks = {
+        model: {name.replace("|q", "|"): one for name, one in of.items()}
+        for model, of in read_ranks(texts).items()
+    }
+    assert ranks == read_ranks(whole)
+    with pytest.raises(SchemaError, match="session"):
+        ask(tmp_path / "missing", log.drop_columns(["session"]), 0)

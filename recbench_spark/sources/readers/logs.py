@@ -20,6 +20,7 @@ from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.engine.versions import add_columns, read_setting
 from recbench_spark.errors import FallbackToSpark
 from recbench_spark.runtime.indexing import add_row_index
+from recbench_spark.sources import columnar
 from recbench_spark.sources.log_checks import PLACE
 from recbench_spark.sources.log_sources import Finder, RawLog, TextLog, find_text_files, open_raw_log
 from recbench_spark.sources.opened_logs import OpenedLog, check_log
@@ -142,7 +143,7 @@ def open_table(spark: SparkSession, path: str, options: Options | None = None) -
 def _make_raw(frame: DataFrame, dataset: Dataset) -> RawLog:
     """Return a frame as a log, with attributes as text."""
     names = tuple(name for name in frame.columns if name not in HIDDEN)
-    kept = (name for name in dataset.attributes if name in names)
+    kept = (name for name in columnar.list_attributes(dataset) if name in names)
     texts = {name: F.col(quote_sql(name, "`")).cast("string") for name in kept}
     if FILE not in frame.columns:
         texts[FILE] = F.lit(None).cast("string")
