@@ -49,6 +49,14 @@ RULES = {
 }
 """Axes of the definition by rule."""
 
+LEGEND = """
+    python -m jobs.studies.targets --folder DIR --logs DIR/ml-100k/u.data,DIR/ml-latest-small/ratings.csv \\
+        --rules none,first_seen,in_train --page docs/measured/targets.md
+
+A cell has a model's rank by NDCG@10, then its value (the best model) or the 95 % interval of its difference
+from the best model. Users have rows before the cut and after it. A pair turns round if its interval is
+above 0 in one cell of a log, and below 0 in another."""
+
 BLOCK = re.compile(r"<!-- written by jobs/studies/targets\.py -->.*?<!-- end -->", re.DOTALL)
 
 
@@ -80,11 +88,11 @@ def main(args: argparse.Namespace) -> int:
                 f"| {rule}, {model} | {' | '.join(one[model] for one in cells)} |" for model in MODELS
             ]
             columns += differences
-        turned = f"pairs of models that turn round: {count_turns(columns)}"
-        lines += [f"| **{log.stem}**, {users} users; {turned} |{' |' * len(TARGETS)}", *table]
+        turns = f"{count_turns(columns)} pairs turn round"
+        lines += [f"| **{log.stem}**: {users} users, {turns} |{' |' * len(TARGETS)}", *table]
     print(page := "\n".join(lines))
     if args.page:
-        block = f"<!-- written by jobs/studies/targets.py -->\n\n{page}\n\n<!-- end -->"
+        block = f"<!-- written by jobs/studies/targets.py -->\n{LEGEND}\n\n{page}\n\n<!-- end -->"
         replace_text(args.page, BLOCK.sub(lambda _: block, args.page.read_text()))
     return FAILED if failed else OK
 

@@ -34,13 +34,16 @@ def test_a_small_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert study.main(study.parser().parse_args(flags)) == OK
     table = capsys.readouterr().out.splitlines()
     assert table[0] == "| candidates, model | first | successive |"
-    assert table[2] == "| **small**, 6 users; pairs of models that turn round: 0 | | |"
+    assert table[2] == "| **small**: 6 users, 0 pairs turn round | | |"
     cells = [[cell.strip() for cell in line.split("|")[2:4]] for line in table[3:5]]
     for column in zip(*cells, strict=True):
         assert re.fullmatch(
             r"1: (0\.\d{3}\|[12]: ([+-]\d\.\d{3} [+-]\d\.\d{3}|-))", "|".join(sorted(column, key=len))
         )
-    assert page.read_text() == f"# Title\n\n{MARK}\n\n" + "\n".join(table) + "\n\n<!-- end -->\nend\n"
+    assert (
+        page.read_text()
+        == f"# Title\n\n{MARK}\n{study.LEGEND}\n\n" + "\n".join(table) + "\n\n<!-- end -->\nend\n"
+    )
     log = pq.read_table(tmp_path / "w" / "small.parquet").to_pandas()
     late = log[log["part"] == "later"]
     assert set(late["user"]) == {6, 7} and len(late) == 6
