@@ -60,6 +60,7 @@ from recbench_spark.ranking.part_users import (
     map_user_blocks,
     select_part_users,
 )
+from recbench_spark.ranking.successive import sum_questions
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.sources.opened_logs import choose_identity
 from recbench_spark.splits.labels import UNORDERED
@@ -133,8 +134,14 @@ class BenchmarkNight:
     @cached_property
     def n_rankings(self) -> int:
         """Number of rows in `select_users`."""
-        users = map_user_blocks(self.store, self.split_id, self._select, PART_USERS.names)
-        return sum(users.each(["user_id"], count_table_rows))
+        counts_rows = self.moments is not None or not self.benchmark.split.successive
+        select = self._select if counts_rows else partial(self._select, **{"successive": False})
+        users = map_user_blocks(self.store, self.split_id, select, PART_USERS.names)
+        return sum(
+            users.each(["user_id"], count_table_rows)
+            if counts_rows
+            else users.each(["items"], sum_questions)
+        )
 
     @property
     def _select(self) -> Change:

@@ -6,10 +6,12 @@ rows (a user and part), q questions.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.ranking.kernels.rankings import mark_relevant
@@ -77,6 +79,12 @@ def ask_successively(
     numbers = pa.array(questions.place_q + 1, mask=questions.known_q == 0).cast(pa.string())
     table = pa.table([columns[name] for name in users.column_names], schema=users.schema)
     return table.append_column(QUERY_ID, numbers)
+
+
+def sum_questions(tables: Iterable[pa.Table]) -> int:
+    """Count the questions of users with truth `items`."""
+    lengths = (pc.list_value_length(table.column("items")).to_numpy() for table in tables)
+    return sum(int(np.maximum(length_n, 1).sum()) for length_n in lengths)
 
 
 def _list_questions(length_n: Ints) -> RowQuestions:
