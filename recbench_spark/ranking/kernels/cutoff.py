@@ -74,12 +74,14 @@ def applies(prepared: PreparedBlock, settings: CountingSettings) -> bool:
     positives, each compared with some hundred items, cost less than the product saves: measured from 3,706
     items and 17 positives (no) to 100,000 items and 5 (yes).
     """
-    if not settings.may_reduce:
+    if not settings.may_reduce or not fits(prepared):
         return False
-    dims, items = prepared.products.dims, len(prepared.products.order.items_t)
-    users, positives = len(prepared.pairing.length_u), len(prepared.plan.slot_items)
-    pays = items * dims * users >= _PAYS * positives
-    return (pays or settings.reduced is True) and fits(prepared) and choose_family() is not None
+    numbers = len(prepared.products.order.items_t) * prepared.products.dims * len(prepared.pairing.length_u)
+    positives = 0 if settings.reduced else len(prepared.plan.slot_items)
+    if numbers < _PAYS * positives:
+        return False
+    family = choose_family()
+    return family is not None and numbers >= family.pays * positives
 
 
 def fits(prepared: PreparedBlock) -> bool:
@@ -463,7 +465,9 @@ def _count_users(
     work = _make_work(plan, settings.user_tile or USER_TILE, family.rows, items)
     for start in range(0, len(users_u), _TOGETHER):
         open_u = users_u[start : start + _TOGETHER].copy()
-        rounded = round_users(pairing.vectors_ud, pairing.length_u, open_u, work.batch.rows.shape[1])
+        rounded = round_users(
+            pairing.vectors_ud, pairing.length_u, open_u, work.batch.rows.shape[1], family.levels
+        )
         users = Users(pairing, rounded, int(open_u[0]), plan, scores_s, settings.cutoff, moments)
         for tile in items:
             kept = _count_tile(code, open_u, tile, items.place_i, users, tally, work)

@@ -1,8 +1,8 @@
 """Families of processors, and what a kernel for one must do.
 
 A kernel multiplies users by items as 8-bit numbers and compares the products where they arise. Each family
-has its own (`vnni`); all do what `count_reached` does. Products are whole numbers below 2^31, exact in any
-order, so ranks do not depend on the family.
+has its own (`amx`, `avx`); all do what `count_reached` does. Products are whole numbers below 2^31, exact
+in any order, so ranks do not depend on the family.
 
 A process takes the first family in `FAMILIES` whose instructions the processor has, for the compiler and
 for the operating system, and whose kernel finds what the plain loop finds in a small world with the largest
@@ -24,7 +24,7 @@ import numpy.typing as npt
 from recbench_spark.core.arrays import Floats32, Ints, Ints32
 from recbench_spark.core.compiling import compile_kernel, numba
 from recbench_spark.errors import ConfigError
-from recbench_spark.ranking.kernels import amx, instructions, vnni
+from recbench_spark.ranking.kernels import amx, avx, instructions
 from recbench_spark.ranking.kernels.instructions import (
     CODE,
     COUNTS,
@@ -45,6 +45,9 @@ Bytes = npt.NDArray[np.int8]
 Packed = npt.NDArray[np.uint8]
 
 VARIABLE = "RECBENCH_KERNEL"
+LEVELS = 127
+"""The largest rounded number, of items and, where nothing saturates, of users."""
+
 DEPTH = 4
 """Dimensions in one step of a product."""
 
@@ -67,8 +70,8 @@ class Reached(NamedTuple):
 class Batch(NamedTuple):
     """Users to multiply, row by row, with limits.
 
-    `rows` int8 (rows, 4 steps), padded with zeros; `ones` float32 (rows,): the tile's largest bias in units
-    of products; `lows` int32 (rows,).
+    `rows` int8 (rows, 4 steps), from -levels to levels, padded with zeros; `ones` float32 (rows,): the
+    tile's largest bias in units of products; `lows` int32 (rows,).
     """
 
     rows: Bytes
@@ -85,7 +88,7 @@ def count_reached(packed: Packed, shares: Floats32, batch: Batch, reached: Reach
         packed: uint8 (groups, steps, 64): for each group of 16 items and four dimensions, item by item,
             its four numbers plus 128; GROUPS or a multiple.
         shares: float32 (16 groups,): items' biases over the tile's largest; (0,) without biases.
-        batch: users' numbers from -127 to 127, and limits.
+        batch: users' numbers, and limits.
         reached: appended to; counts begin at 0.
     """
     for group, step_g in enumerate(packed.astype(np.int64)):
@@ -106,7 +109,8 @@ class KernelFamily(NamedTuple):
 
     `features`: instructions, by LLVM's names; `rows`: a batch has a multiple of so many; `compile`:
     compiles the kernel, and returns its address; `allow`: asks the operating system, and returns whether it
-    may run.
+    may run; `levels`: the largest rounded number of users; `pays`: item coordinates per positive from which
+    it is faster than 16-bit products, if more than for others.
     """
 
     name: str
@@ -114,15 +118,22 @@ class KernelFamily(NamedTuple):
     rows: int
     compile: Callable[[], int]
     allow: Callable[[], bool] = lambda: True
+    levels: int = LEVELS
+    pays: int = 0
 
 
 _AVX512 = frozenset({"avx512f", "avx512bw", "avx512vl"})
+_AVX2_PAYS = 2**19  # measured with 5 positives and 64 dimensions: 20,000 items no, 100,000 yes
 
 FAMILIES = (
     KernelFamily(
         "amx", _AVX512 | {"amx-tile", "amx-int8"}, amx.TOGETHER, amx.count_reached, amx.ask_permission
     ),
-    KernelFamily("vnni", _AVX512 | {"avx512vnni"}, vnni.TOGETHER, vnni.count_reached),
+    KernelFamily("vnni", _AVX512 | {"avx512vnni"}, avx.VNNI_USERS, avx.count_vnni),
+    KernelFamily("avxvnni", frozenset({"avx2", "avxvnni"}), avx.NARROW_USERS, avx.count_narrow),
+    KernelFamily(
+        "avx2", frozenset({"avx2"}), avx.AVX2_USERS, avx.count_avx2, levels=avx.LEVELS, pays=_AVX2_PAYS
+    ),
 )
 """All families, the fastest first."""
 
@@ -189,8 +200,9 @@ def check_family(family: KernelFamily) -> bool:
         packed = draws.choice([1, 128, 255], (GROUPS, steps, DEPTH * LANES)).astype(np.uint8)
         packed[0] = 255
         shares = draws.uniform(-1, 1, GROUPS * LANES * biased).astype(np.float32)
-        rows = draws.choice([-127, 0, 5, 127], (family.rows, DEPTH * steps)).astype(np.int8)
-        rows[0], rows[1] = 127, -127
+        most = family.levels
+        rows = draws.choice([-most, 0, 5, most], (family.rows, DEPTH * steps)).astype(np.int8)
+        rows[0], rows[1] = most, -most
         ones = draws.choice([0, 1, 1e4, 2**30], family.rows).astype(np.float32)
         lows = draws.choice([-(2**31), -(10**5), 0, 10**5, 2**31 - 1], family.rows).astype(np.int32)
         batch = Batch(rows, ones, lows)

@@ -44,10 +44,10 @@ from recbench_spark.ranking.kernels.counting import (
     prepare_products,
 )
 from recbench_spark.ranking.kernels.cutoff import TINY
+from recbench_spark.ranking.kernels.families import LEVELS
 from recbench_spark.ranking.kernels.memory import to_device, to_host
 from recbench_spark.ranking.kernels.positives import ItemLists
 from recbench_spark.ranking.kernels.products import Products, make_products
-from recbench_spark.ranking.kernels.rounding import LEVELS
 
 ROWS, ITEMS = 128, 64
 """Rows and items in one program at a time, the fastest on an H200: 32 products and 64 counts per thread."""

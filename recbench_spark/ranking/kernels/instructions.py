@@ -44,6 +44,16 @@ if numba is not None:
     ZEROS = ir.Constant(WORDS, [0] * LANES)
 
 
+def make_vector(kind: Any, lanes: int) -> Any:
+    """Return the type of a vector."""
+    return ir.VectorType(kind, lanes)
+
+
+def make_zeros(kind: Any) -> Any:
+    """Return a vector of whole numbers 0."""
+    return ir.Constant(kind, [0] * kind.count)
+
+
 def make_instruction(emit: Callable[[Writer, Any, Any, Any], None]) -> Any:
     """Make a function (job, group, row) for kernels from LLVM code.
 
@@ -54,7 +64,7 @@ def make_instruction(emit: Callable[[Writer, Any, Any, Any], None]) -> Any:
         return None
 
     def write(context: Any, builder: Any, _: Any, values: Any) -> Any:
-        emit(Writer(builder, values[0]), *values)
+        emit(Writer(context, builder, values[0]), *values)
         return context.get_dummy_value()
 
     @intrinsic
@@ -74,10 +84,14 @@ run_code = make_instruction(_emit_call)
 
 
 class Writer:
-    """A writer of LLVM code at a builder's place; some write for a job."""
+    """A writer of LLVM code at a builder's place; some write for a job.
 
-    def __init__(self, builder: Any, job: Value = None) -> None:
+    `features`: the processor's, by LLVM's names.
+    """
+
+    def __init__(self, context: Any, builder: Any, job: Value = None) -> None:
         self.builder, self.job = builder, job
+        self.features: str = context.codegen().magic_tuple()[2]
 
     def call(self, name: str, result: Any, *values: Any) -> Any:
         """Call an instruction by LLVM's name for it."""
@@ -116,10 +130,22 @@ class Writer:
     def spread(self, value: Value, lanes: int = LANES) -> Value:
         """Return a vector with this value in all lanes."""
         none = ir.Constant(ir.VectorType(value.type, lanes), ir.Undefined)
-        first = self.builder.insert_element(none, value, WORD(0))
-        return self.builder.shuffle_vector(
-            first, none, ir.Constant(ir.VectorType(WORD, lanes), [0] * lanes)
-        )
+        return self.pick(self.builder.insert_element(none, value, WORD(0)), none, [0] * lanes)
+
+    def split(self, vector: Value, parts: int) -> list[Value]:
+        """Return a vector's parts."""
+        lanes = vector.type.count // parts
+        places = [range(first, first + lanes) for first in range(0, parts * lanes, lanes)]
+        return [self.pick(vector, vector, one) for one in places]
+
+    def join(self, parts: Sequence[Value]) -> Value:
+        """Return one vector or two as one."""
+        return self.pick(parts[0], parts[-1], range(len(parts) * parts[0].type.count))
+
+    def pick(self, left: Value, right: Value, places: Sequence[int]) -> Value:
+        """Return the lanes at these places among both vectors'."""
+        kind = ir.VectorType(WORD, len(places))
+        return self.builder.shuffle_vector(left, right, ir.Constant(kind, list(places)))
 
     def is_any(self, masks: Sequence[Value]) -> Value:
         """Return whether a lane of any mask is set."""
@@ -135,11 +161,21 @@ class Writer:
             end: how many numbers stand there.
             vectors: vectors of 16 numbers, each with its address.
         """
+        if "+avx512f," not in self.features:
+            return self._store_lanes(mask, end, vectors)
         for vector, address in vectors:
             packed = self.call("llvm.x86.avx512.mask.compress.v16i32", WORDS, vector, ZEROS, mask)
             self.store(packed, self.at(address, end, 4))
         more = self.call("llvm.ctpop.i16", HALF, self.builder.bitcast(mask, HALF))
         return self.builder.add(end, self.builder.zext(more, LONG))
+
+    def _store_lanes(self, mask: Value, end: Value, vectors: Sequence[tuple[Value, Value]]) -> Value:
+        for lane in map(WORD, range(LANES)):
+            for vector, address in vectors:
+                self.store(self.builder.extract_element(vector, lane), self.at(address, end, 4))
+            more = self.builder.extract_element(mask, lane)
+            end = self.builder.add(end, self.builder.zext(more, LONG))
+        return end
 
     def repeat(self, first: Value, stop: Value | None, values: Sequence[Value], body: Turn) -> list[Value]:
         """Write a loop that runs once at least; return its last values.

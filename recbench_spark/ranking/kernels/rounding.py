@@ -13,11 +13,9 @@ import numpy as np
 
 from recbench_spark.core.arrays import Floats, Floats32, Ints, Ints32
 from recbench_spark.core.compiling import compile_kernel, readonly
-from recbench_spark.ranking.kernels.families import DEPTH, UNSIGNED, Bytes, Packed
+from recbench_spark.ranking.kernels.families import DEPTH, LEVELS, UNSIGNED, Bytes, Packed
 from recbench_spark.ranking.kernels.instructions import GROUPS, LANES
 from recbench_spark.ranking.kernels.products import Products
-
-LEVELS = 127
 
 _SHARED = 2**22  # numbers from which tiles are shared: rounding them takes more than files
 
@@ -64,14 +62,16 @@ _NUMBERS, _BIAS = ItemTile._fields.index("scale"), ItemTile._fields.index("bias"
 
 
 @compile_kernel
-def round_users(vectors_ud: Floats32, length_u: Floats, users_u: Ints, width: int) -> RoundedUsers:
-    """Round users' vectors, padded to `width` numbers."""
+def round_users(
+    vectors_ud: Floats32, length_u: Floats, users_u: Ints, width: int, levels: int
+) -> RoundedUsers:
+    """Round users' vectors up to `levels`, padded to `width` numbers."""
     count = len(users_u)
     rows = np.zeros((count, width), np.int8)
     scale, error, shift = np.zeros(count), np.zeros(count), np.zeros(count)
     for r in range(count):
         row = vectors_ud[users_u[r]]
-        scale[r] = np.float64(_find_largest(row)) / LEVELS
+        scale[r] = np.float64(_find_largest(row)) / levels
         if scale[r] > 0.0:
             error[r] = _round_row(row, 1.0, scale[r], rows[r])
             total = np.int32(0)

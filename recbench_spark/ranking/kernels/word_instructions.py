@@ -42,7 +42,7 @@ def multiply_block(context: Any, packed: Any, rows: Any, out: Any, group: Any, r
     """Multiply ROWS rows from `row` by GROUPS groups from `group`."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Value:
-        writer = Writer(builder)
+        writer = Writer(context, builder)
         (items, pairs), (users, dims), (out, width) = (
             writer.open(context, signature, arguments, at) for at in range(3)
         )
@@ -52,7 +52,7 @@ def multiply_block(context: Any, packed: Any, rows: Any, out: Any, group: Any, r
         group_size, row_size, out_size = (
             builder.mul(count, LONG(step)) for count, step in ((pairs, 4 * LANES), (dims, 2), (width, size))
         )
-        wide = "+avx512bw" in context.codegen().magic_tuple()[2]
+        wide = "+avx512bw" in writer.features
         more_rows, more_groups = (ROWS, GROUPS) if wide else _NARROW
         for r in range(0, ROWS, more_rows):
             rows = [builder.add(row, LONG(r + n)) for n in range(more_rows)]
@@ -85,7 +85,7 @@ def _write_products(
         items_g = [writer.load(_PAIRS, writer.at(one, pair, 4 * LANES)) for one in items]
         users_r = [writer.spread(writer.load(WORD, writer.at(one, pair, 4))) for one in users]
         both_r = [builder.bitcast(user, _PAIRS) for user in users_r]
-        terms = [_multiply_pairs(builder, item, user) for user in both_r for item in items_g]
+        terms = [_multiply_pairs(writer, item, user) for user in both_r for item in items_g]
         return builder.add(pair, LONG(1)), list(map(builder.add, sums, terms))
 
     def add_chunk(start: Value, totals: list[Value]) -> tuple[Value, list[Value]]:
@@ -104,13 +104,18 @@ def _write_products(
                     _store(writer, totals[n * len(items) :][: len(items)], end, size)
 
 
-def _multiply_pairs(builder: Any, left: Value, right: Value) -> Value:
-    """Return the sums of two neighbouring products, exact in 32 bits."""
-    product = builder.mul(builder.sext(left, _PRODUCTS), builder.sext(right, _PRODUCTS))
-    even, odd = (
-        builder.shuffle_vector(product, product, ir.Constant(WORDS, list(range(at, 2 * LANES, 2))))
-        for at in range(2)
-    )
+def _multiply_pairs(writer: Writer, left: Value, right: Value) -> Value:
+    """Return the sums of two neighbouring products, exact in 32 bits.
+
+    ARM sorts even and odd numbers first: it multiplies and adds in one instruction (smlal), x86 on pairs.
+    """
+    builder, places = writer.builder, [range(at, 2 * LANES, 2) for at in range(2)]
+    if "+neon" in writer.features:
+        sides = [[builder.sext(writer.pick(one, one, at), WORDS) for one in (left, right)] for at in places]
+        even, odd = (builder.mul(*both) for both in sides)
+    else:
+        product = builder.mul(builder.sext(left, _PRODUCTS), builder.sext(right, _PRODUCTS))
+        even, odd = (writer.pick(product, product, at) for at in places)
     return builder.add(even, odd)
 
 
@@ -132,13 +137,13 @@ def scan_row(context: Any, rows: Any, row: Any, low: Any, high: Any, places: Any
     """Count x >= high in a row; write places with low <= x < high."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Value:
-        writer = Writer(builder)
+        writer = Writer(context, builder)
         (rows, width), (places, _) = (writer.open(context, signature, arguments, n) for n in (0, 4))
         kind = signature.args[0].dtype.bitwidth
         low, high = (writer.spread(arguments[n], 8 * 4 * LANES // kind) for n in (2, 3))
         begin = writer.at(rows, builder.mul(arguments[1], width), kind // 8)
         blocks = builder.udiv(width, LONG(GROUPS * LANES))
-        write = _compress if "+avx512f," in context.codegen().magic_tuple()[2] else _write_bits
+        write = _compress if "+avx512f," in writer.features else _write_bits
         return _write_scan(writer, begin, blocks, (low, high), (places, arguments[5]), write=write)
 
     pair = types.UniTuple(types.int64, 2)
@@ -202,8 +207,8 @@ def _compress(writer: Writer, inside: Sequence[Value], first: Value, places: Val
     builder, begin = writer.builder, writer.spread(writer.builder.trunc(first, WORD))
     for at in range(0, GROUPS * LANES, LANES):
         one, lane = inside[at // inside[0].type.count], at % inside[0].type.count
-        lanes, steps = (ir.Constant(WORDS, list(range(n, n + LANES))) for n in (lane, at))
-        mask = builder.shuffle_vector(one, one, lanes)
+        steps = ir.Constant(WORDS, list(range(at, at + LANES)))
+        mask = writer.pick(one, one, range(lane, lane + LANES))
         end = writer.compress(mask, end, (builder.add(begin, steps), places))
     return end
 
@@ -213,7 +218,7 @@ def sum_block(context: Any, users: Any, rows: Any, items: Any, sums: Any, at: An
     """Write SIDES exact sums from `at` on: rows stand side by side."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Value:
-        writer = Writer(builder)
+        writer = Writer(context, builder)
         (user, _), (rows, dims), (items, _), (sums, _) = (
             writer.open(context, signature, arguments, n) for n in range(4)
         )
@@ -239,7 +244,7 @@ def _write_sums(writer: Writer, user: Value, rows_n: list[Value], dims: Value) -
     def add_block(block: Value, sums: list[Value]) -> tuple[Value, list[Value]]:
         total, d = sums[0], builder.mul(block, LONG(SIDES))
         parts = [writer.load(_SINGLES, writer.at(row, d, 4)) for row in rows_n]
-        for n, column in enumerate(_transpose(builder, parts)):
+        for n, column in enumerate(_transpose(writer, parts)):
             total = add(total, column, builder.add(d, LONG(n)))
         return builder.add(block, LONG(1)), [total]
 
@@ -254,7 +259,7 @@ def _write_sums(writer: Writer, user: Value, rows_n: list[Value], dims: Value) -
     return writer.repeat_any(builder.mul(blocks, LONG(SIDES)), dims, sums, add_dim)[0]
 
 
-def _transpose(builder: Any, rows: list[Value]) -> list[Value]:
+def _transpose(writer: Writer, rows: list[Value]) -> list[Value]:
     """Swap rows and lanes, in blocks of half the size each time."""
     step = SIDES // 2
     while step:
@@ -263,10 +268,7 @@ def _transpose(builder: Any, rows: list[Value]) -> list[Value]:
                 upper, lower = rows[n], rows[n + step]
                 left = [SIDES + k - step if k & step else k for k in range(SIDES)]
                 right = [SIDES + k if k & step else k + step for k in range(SIDES)]
-                rows[n], rows[n + step] = (
-                    builder.shuffle_vector(upper, lower, ir.Constant(ir.VectorType(WORD, SIDES), places))
-                    for places in (left, right)
-                )
+                rows[n], rows[n + step] = (writer.pick(upper, lower, places) for places in (left, right))
         step //= 2
     return rows
 
@@ -276,7 +278,7 @@ def fetch_row(context: Any, rows: Any, item: Any) -> Any:
     """Ask the cache for a row that will be read soon."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Value:
-        writer = Writer(builder)
+        writer = Writer(context, builder)
         rows, dims = writer.open(context, signature, arguments, 0)
         start, how = writer.at(rows, builder.mul(arguments[1], dims), 4), (WORD(0), WORD(2), WORD(1))
 

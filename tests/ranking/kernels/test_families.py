@@ -37,9 +37,9 @@ def forget(monkeypatch):
 
 def draw_job(family, seed, steps, blocks, batches, levels, biased):
     """Numbers of any size up to the limits, and limits that some products reach."""
-    rng = np.random.default_rng(seed)
+    rng, most = np.random.default_rng(seed), min(levels, family.levels)
     packed = rng.integers(128 - levels, 129 + levels, (GROUPS * blocks, steps, DEPTH * LANES))
-    rows = rng.integers(-levels, levels + 1, (family.rows * batches, DEPTH * steps))
+    rows = rng.integers(-most, most + 1, (family.rows * batches, DEPTH * steps))
     shares = rng.uniform(-1, 1, GROUPS * blocks * LANES * biased).astype(np.float32)
     ones = (10.0 ** rng.uniform(-3, 9, len(rows))).astype(np.float32)
     spread = levels**2 * np.sqrt(DEPTH * steps)
@@ -77,7 +77,7 @@ def test_a_family_finds_what_the_plain_loop_finds(family, seed, steps, blocks, b
 def test_the_largest_numbers_do_not_saturate(family, steps):
     packed, shares, batch = draw_job(family, steps, steps, 1, 1, 127, True)
     packed[:2], packed[2:] = 255, 1
-    batch.rows[::2], batch.rows[1::2] = 127, -127
+    batch.rows[::2], batch.rows[1::2] = family.levels, -family.levels
     batch.ones[:] = 2**30
     check_job(family, (packed, shares, batch._replace(lows=np.full(family.rows, -(2**31) + 1, np.int32))))
 
@@ -105,7 +105,7 @@ def test_a_sample_of_rounding_errors_is_within_the_bound():
     world = random_world(7, users=20, items=300, dims=30, kind="cosine")
     products = make_products(world[1], kind="cosine")
     pairing = make_pairing(products, world[0])
-    users = rounding.round_users(pairing.vectors_ud, pairing.length_u, np.arange(20), 32)
+    users = rounding.round_users(pairing.vectors_ud, pairing.length_u, np.arange(20), 32, families.LEVELS)
     largest = 0.0
     for tile in rounding.round_items(products, None):
         numbers = tile.packed.reshape(len(tile.packed), -1, LANES, DEPTH).astype(np.int64) - 128
