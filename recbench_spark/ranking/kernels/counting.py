@@ -36,15 +36,16 @@ from recbench_spark.errors import DataError
 from recbench_spark.ranking.kernels.instructions import LANES, ROWS
 from recbench_spark.ranking.kernels.moments import NO_MOMENTS, UserMoments, rank_periods
 from recbench_spark.ranking.kernels.positives import (
+    HiddenPlaces,
     ItemLists,
     Positives,
     RankCounts,
     Tally,
     count_among_positives,
     count_exact,
-    find_hidden_places,
     find_slots,
     list_arrays,
+    list_hidden,
     make_positives,
     make_tally,
 )
@@ -54,13 +55,12 @@ from recbench_spark.ranking.kernels.products import (
     exact_scores,
     make_pairing,
 )
-from recbench_spark.ranking.kernels.tiles import Hidden, count_tile, make_open_pairs
+from recbench_spark.ranking.kernels.tiles import count_tile, make_open_pairs
 from recbench_spark.ranking.kernels.top import TopCandidates, finish_lists, make_work, top_lists
 from recbench_spark.ranking.kernels.word_loops import BLOCK, make_aligned
 from recbench_spark.ranking.kernels.words import (
     even_dims,
     round_users,
-    tile_part,
     word_tiles,
 )
 
@@ -135,7 +135,8 @@ def count_products(
     work = make_work(prepared.products, prepared.pairing, settings.top_k)
     if settings.threads > 1:
         next(word_tiles(prepared.products, settings.item_tile or ITEM_TILE), None)  # rounded once, here
-    hidden = _find_hidden(prepared, settings.item_tile or ITEM_TILE)
+    place_i = prepared.products.order.place_i
+    hidden = list_hidden(prepared.plan, place_i), place_i[prepared.plan.slot_items]
     count = partial(_count_users, prepared=prepared, hidden=hidden, work=work, settings=settings)
     in_threads(count, users_u, settings.threads)
     return finish_lists(users_u, prepared.pairing, settings.top_k, work) if settings.top_k else None
@@ -165,19 +166,10 @@ def plain_products() -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def _find_hidden(prepared: PreparedBlock, item_tile: int) -> Hidden:
-    """Return the users' masked items and positives as places."""
-    plan, place_i = prepared.plan, prepared.products.order.place_i
-    none = np.zeros_like(plan.slot_offsets)
-    masked = plan._replace(slot_offsets=none, slot_items=plan.slot_items[:0])
-    offsets, places = find_hidden_places(masked, place_i, tile_part(item_tile))
-    return Hidden(offsets[:-1].copy(), offsets, places, place_i[plan.slot_items])
-
-
 def _count_users(
     users_u: Ints,
     prepared: PreparedBlock,
-    hidden: Hidden,
+    hidden: tuple[HiddenPlaces, Ints],
     work: TopCandidates,
     settings: CountingSettings,
 ) -> None:
@@ -195,7 +187,7 @@ def _count_users(
     open_pairs = make_open_pairs(width)
     for tile in word_tiles(products, item_tile):
         found_rt = found_n[: user_tile * LANES * len(tile.packed)].reshape(user_tile, -1)
-        absent = hidden, moments, rank_periods(tile.items_t, found_rt.shape[1], moments)
+        absent = *hidden, moments, rank_periods(tile.items_t, found_rt.shape[1], moments)
         count_tile(found_rt, users_u, tile, sides, known, absent, cut, (tally, work, open_pairs))
         if settings.cutoff is not None and not settings.top_k:
             open_u = _open_users(users_u, plan.slot_offsets, tally.above, settings.cutoff)

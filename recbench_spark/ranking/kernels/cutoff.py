@@ -44,8 +44,9 @@ from recbench_spark.ranking.kernels.families import (
     make_reached,
     run_family,
 )
+from recbench_spark.ranking.kernels.instructions import LANES
 from recbench_spark.ranking.kernels.moments import UserMoments, is_available
-from recbench_spark.ranking.kernels.positives import Positives, Tally
+from recbench_spark.ranking.kernels.positives import HiddenPlaces, Positives, Tally, list_hidden
 from recbench_spark.ranking.kernels.products import Pairing, error_bound, exact_score
 from recbench_spark.ranking.kernels.rounding import (
     ItemTile,
@@ -54,6 +55,7 @@ from recbench_spark.ranking.kernels.rounding import (
     round_items,
     round_users,
 )
+from recbench_spark.ranking.kernels.word_loops import BLOCK, scan
 
 USER_TILE = 192
 """Users multiplied by a tile of items at once: their numbers stay in the first-level cache."""
@@ -95,13 +97,15 @@ def fits(prepared: PreparedBlock) -> bool:
 class Users(NamedTuple):
     """A block's vectors, as they are and rounded from user `base` on, lists, positives' scores, cut-off.
 
-    `moments`: users' moments, and items' periods.
+    `place_i` int32: each item's place. `moments`: users' moments, and items' periods.
     """
 
     pairing: Pairing
     rounded: RoundedUsers
     base: int
     plan: Positives
+    hidden: HiddenPlaces
+    place_i: Ints32
     scores_s: Floats
     cutoff: int
     moments: UserMoments
@@ -113,7 +117,7 @@ class Work(NamedTuple):
     `users_r`: the batch's users; `ends_r`: the end of each row's open positives in `slots_n`, `low_n`,
     `high_n`, their limits. `near_ends_r`: the end of each row's undecided items in `near_c`, their
     products, `items_c`, and `score_c`, their scores, exact where `exact_c`. `marks_c` marks them among a
-    row's products, `flags_t` a user's own items among all.
+    row's products, `flags_t` a user's own items among all; `hits_n`: where a search found some.
     """
 
     batch: Batch
@@ -126,6 +130,7 @@ class Work(NamedTuple):
     high_n: Ints32
     marks_c: Bools
     flags_t: Bools
+    hits_n: Ints32
     near_c: Ints32
     items_c: Ints32
     score_c: Floats
@@ -192,14 +197,8 @@ def _limit_rows(rows: int, tile: ItemTile, users: Users, work: Work) -> None:
     rounded, scores_s, base = users.rounded, users.scores_s, users.base
     rows_kd, scale_k, error_k, length_k, shift_k = rounded
     rows_rd, ones, lows = work.batch
-    slots_n, low_n, high_n, ends_r, users_r = (
-        work.slots_n,
-        work.low_n,
-        work.high_n,
-        work.ends_r,
-        work.users_r,
-    )
-    begin = 0
+    slots_n, low_n, high_n = work.slots_n, work.low_n, work.high_n
+    ends_r, users_r, begin = work.ends_r, work.users_r, 0
     for row in range(rows):
         k, lowest = users_r[row] - base, _NEVER
         scale, bound = _scale_and_bound(length_k[k], error_k[k], scale_k[k], tile)
@@ -220,18 +219,19 @@ def _limit_rows(rows: int, tile: ItemTile, users: Users, work: Work) -> None:
 
 
 @compile_kernel
-def _hide_items(rows: int, tile: ItemTile, place_i: Ints32, users: Users, work: Work) -> None:
+def _is_absent(users: Users, u: int, tile: ItemTile, t: int) -> bool:
+    """Tell whether a tile's item is no candidate at a user's moment."""
+    moment_u, periods = users.moments.moment_u, users.moments.periods
+    return len(moment_u) > 0 and not is_available(periods, tile.items_t[t], moment_u[u])
+
+
+@compile_kernel
+def _hide_items(rows: int, tile: ItemTile, users: Users, work: Work) -> None:
     """Hide products with users' masked items, positives, and items that are no candidates."""
-    plan, moment_u, periods = users.plan, users.moments.moment_u, users.moments.periods
-    places, values, counts, users_r = (
-        work.reached.places,
-        work.reached.values,
-        work.reached.counts,
-        work.users_r,
-    )
-    masked_offsets, masked_items = plan.masked_offsets, plan.masked_items
-    slot_offsets, slot_items, flags_t, start = plan.slot_offsets, plan.slot_items, work.flags_t, tile.start
-    size = len(tile.items_t)
+    (places, values, counts), users_r = work.reached, work.users_r
+    (blocks_u, hidden), place_i, flags_t = users.hidden, users.place_i, work.flags_t
+    slot_offsets, slot_items = users.plan.slot_offsets, users.plan.slot_items
+    start, size, hits_n = tile.start, len(tile.items_t), work.hits_n
     for row in range(rows):
         u = users_r[row]
         while counts[row] > 0 and places[row, counts[row] - 1] >= size:  # padding
@@ -240,16 +240,16 @@ def _hide_items(rows: int, tile: ItemTile, place_i: Ints32, users: Users, work: 
         if count == 0:
             continue
         for flag in (True, False):
-            for n in range(masked_offsets[u], masked_offsets[u + 1]):
-                flags_t[place_i[masked_items[n]]] = flag
+            for b in range(blocks_u[u], blocks_u[u + 1]):
+                _, end = scan(hidden, b, start, start + size, hits_n, 0)
+                for n in range(end):
+                    flags_t[hidden[b, hits_n[n]]] = flag
             for n in range(slot_offsets[u], slot_offsets[u + 1]):
                 flags_t[place_i[slot_items[n]]] = flag
             if flag:
                 for c in range(count):
-                    hidden = flags_t[start + places[row, c]]
-                    if len(moment_u) and not hidden:
-                        hidden = not is_available(periods, tile.items_t[places[row, c]], moment_u[u])
-                    values[row, c] = _HIDDEN if hidden else values[row, c]
+                    never = flags_t[start + places[row, c]] or _is_absent(users, u, tile, places[row, c])
+                    values[row, c] = _HIDDEN if never else values[row, c]
 
 
 @compile_kernel
@@ -339,14 +339,8 @@ def _decide(rows: int, tile: ItemTile, users: Users, tally: Tally, work: Work) -
     """Count undecided pairs, in float64 where float32 is too near."""
     scores_s, above_s, length_u, users_r = users.scores_s, tally.above, users.pairing.length_u, work.users_r
     near_c, score_c, dims = work.near_c, work.score_c, users.pairing.vectors_ud.shape[1]
-    slots_n, low_n, high_n, ends_r, near_ends_r = (
-        work.slots_n,
-        work.low_n,
-        work.high_n,
-        work.ends_r,
-        work.near_ends_r,
-    )
-    begin, first = 0, 0
+    slots_n, low_n, high_n = work.slots_n, work.low_n, work.high_n
+    ends_r, near_ends_r, begin, first = work.ends_r, work.near_ends_r, 0, 0
     for row in range(rows):
         end, last = ends_r[row], near_ends_r[row]
         bound = _rough_bound(length_u[users_r[row]], tile, dims) if begin < end else 0.0
@@ -391,7 +385,6 @@ def _count_tile(
     family: tuple[int, int],
     users_u: Ints,
     tile: ItemTile,
-    place_i: Ints32,
     users: Users,
     tally: Tally,
     work: Work,
@@ -404,7 +397,6 @@ def _count_tile(
         family: the address of its code, and the multiple of rows that it takes.
         users_u: users to count.
         tile: items to multiply.
-        place_i: each item's place.
         users: their vectors, lists and scores.
         tally: where counts are added.
         work: room for one batch.
@@ -421,7 +413,7 @@ def _count_tile(
             padded = -(-rows // family[1]) * family[1]
             batch = Batch(work.batch.rows[:padded], work.batch.ones[:padded], work.batch.lows[:padded])
             run_family(family[0], tile.packed, tile.shares, batch, work.reached)
-            _hide_items(rows, tile, place_i, users, work)
+            _hide_items(rows, tile, users, work)
             _count_certain(rows, users.cutoff, tally.above, work)
             _find_undecided(rows, tile.items_t, work)
             _score_roughly(rows, plain, users.pairing, work)
@@ -438,13 +430,14 @@ def count_products(
     """
     family, items = choose_family(), round_items(prepared.products, settings.item_tile)
     assert family is not None
+    model = items, list_hidden(prepared.plan, items.place_i), family
     every_u = np.arange(len(prepared.pairing.length_u)) if users_u is None else users_u
     parts = np.array_split(every_u, max(1, settings.threads))
     if len(parts) == 1:
-        _count_users(every_u, prepared, settings, items, family)
+        _count_users(every_u, prepared, settings, model)
         return
     with ThreadPoolExecutor(len(parts)) as pool:
-        for done in [pool.submit(_count_users, part, prepared, settings, items, family) for part in parts]:
+        for done in [pool.submit(_count_users, part, prepared, settings, model) for part in parts]:
             done.result()
 
 
@@ -452,14 +445,13 @@ def _count_users(
     users_u: Ints,
     prepared: PreparedBlock,
     settings: CountingSettings,
-    items: RoundedItems,
-    family: KernelFamily,
+    model: tuple[RoundedItems, HiddenPlaces, KernelFamily],
 ) -> None:
     """Count tiles: outer loop over items, inner one over users.
 
     Tiles of items come by falling length; only tiles with open users are counted.
     """
-    _, pairing, plan, scores_s, tally, moments = prepared
+    (items, hidden, family), (_, pairing, plan, scores_s, tally, moments) = model, prepared
     assert settings.cutoff is not None
     code = family.compile(), family.rows
     work = _make_work(plan, settings.user_tile or USER_TILE, family.rows, items)
@@ -468,9 +460,10 @@ def _count_users(
         rounded = round_users(
             pairing.vectors_ud, pairing.length_u, open_u, work.batch.rows.shape[1], family.levels
         )
-        users = Users(pairing, rounded, int(open_u[0]), plan, scores_s, settings.cutoff, moments)
+        known = plan, hidden, items.place_i, scores_s, settings.cutoff, moments
+        users = Users(pairing, rounded, int(open_u[0]), *known)
         for tile in items:
-            kept = _count_tile(code, open_u, tile, items.place_i, users, tally, work)
+            kept = _count_tile(code, open_u, tile, users, tally, work)
             open_u = open_u[:kept]
             if not kept:
                 break
@@ -494,6 +487,7 @@ def _make_work(plan: Positives, rows: int, multiple: int, items: RoundedItems) -
         high_n=np.empty(most + 1, np.int32),
         marks_c=np.empty(items.largest, np.bool_),
         flags_t=np.zeros(places + 1, np.bool_),  # the last one is for items without a place, -1
+        hits_n=np.empty(BLOCK + LANES, np.int32),
         near_c=np.empty(pairs, np.int32),
         items_c=np.empty(pairs, np.int32),
         score_c=np.empty(pairs),

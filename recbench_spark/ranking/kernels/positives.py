@@ -10,6 +10,7 @@ import numpy as np
 from recbench_spark.core.arrays import Bools, Floats, Ints, Ints32
 from recbench_spark.core.compiling import compile_kernel, readonly
 from recbench_spark.errors import DataError
+from recbench_spark.ranking.kernels.word_loops import BLOCK
 
 _FEW = 100  # positives per user up to which all pairs are compared
 
@@ -177,54 +178,31 @@ def find_slots(offsets_u: Ints, items_p: Ints, slot_offsets: Ints, slot_items: I
     return slot_p
 
 
-@compile_kernel
-def find_hidden_places(plan: Positives, place_i: Ints, tile: int) -> tuple[Ints, Ints32]:
-    """Return users' masked items and positives, as places by tile.
+class HiddenPlaces(NamedTuple):
+    """Users' masked items as places, which a search finds by tile.
 
-    Tiles leave them out.
+    `blocks_u`: where each user's rows of `places` begin, (users + 1,); `places` int32 (rows, BLOCK), padded
+    with -1.
     """
-    users = len(plan.slot_offsets) - 1
-    offsets = plan.masked_offsets + plan.slot_offsets
-    places = np.empty(offsets[users], np.int32)
-    tiles = len(place_i) // tile + 1
-    starts = np.empty(tiles + 1, np.int64)
-    for u in range(users):
-        masked = plan.masked_items[plan.masked_offsets[u] : plan.masked_offsets[u + 1]]
-        positives = plan.slot_items[plan.slot_offsets[u] : plan.slot_offsets[u + 1]]
-        row = places[offsets[u] : offsets[u + 1]]
-        if tiles > 4 * len(row):
-            _fill_sorted(masked, positives, place_i, row)
-        else:
-            _fill_by_tile(masked, positives, place_i, tile, starts, row)
-    return offsets, places
+
+    blocks_u: Ints
+    places: Ints32
 
 
 @compile_kernel
-def _fill_sorted(masked: Ints, positives: Ints, place_i: Ints, out: Ints32) -> None:
-    for m in range(len(masked)):
-        out[m] = place_i[masked[m]]
-    for s in range(len(positives)):
-        out[len(masked) + s] = place_i[positives[s]]
-    out.sort()
-
-
-@compile_kernel
-def _fill_by_tile(
-    masked: Ints, positives: Ints, place_i: Ints, tile: int, starts: Ints, out: Ints32
-) -> None:
-    """Count, then write; order is free within a tile."""
-    starts[:], one = 0, 1.0 / tile  # (place + 1/2) / tile is far from whole numbers
-    for items in (masked, positives):
-        for n in range(len(items)):
-            starts[int((place_i[items[n]] + 0.5) * one) + 1] += 1
-    for t in range(1, len(starts)):
-        starts[t] += starts[t - 1]
-    for items in (masked, positives):
-        for n in range(len(items)):
-            place = place_i[items[n]]
-            part = int((place + 0.5) * one)
-            out[starts[part]] = place
-            starts[part] += 1
+def list_hidden(plan: Positives, place_i: Ints | Ints32) -> HiddenPlaces:
+    """Return the places of masked items."""
+    offsets, items = plan.masked_offsets, plan.masked_items
+    blocks_u = np.zeros_like(offsets)
+    for u in range(len(offsets) - 1):
+        blocks_u[u + 1] = blocks_u[u] + (offsets[u + 1] - offsets[u] + BLOCK - 1) // BLOCK
+    places = np.full((blocks_u[-1], BLOCK), -1, np.int32)
+    flat = places.reshape(-1)
+    for u in range(len(offsets) - 1):
+        first = blocks_u[u] * BLOCK - offsets[u]
+        for m in range(offsets[u], offsets[u + 1]):
+            flat[first + m] = place_i[items[m]]
+    return HiddenPlaces(blocks_u, places)
 
 
 class Tally(NamedTuple):

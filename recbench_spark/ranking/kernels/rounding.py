@@ -73,7 +73,7 @@ def round_users(
         row = vectors_ud[users_u[r]]
         scale[r] = np.float64(_find_largest(row)) / levels
         if scale[r] > 0.0:
-            error[r] = _round_row(row, 1.0, scale[r], rows[r])
+            error[r] = round_row(row, 1.0, scale[r], rows[r])
             total = np.int32(0)
             for d in range(width):
                 total = np.int32(total + np.int32(rows[r, d]))
@@ -92,23 +92,19 @@ def _find_largest(row: Floats32) -> np.float32:
     return np.float32(one.view(np.float32)[0])
 
 
-def _measure_rounding(row: Floats32, divisor: float, scale: float, out: Bytes) -> float:
-    """Round row / divisor / scale to whole numbers.
-
-    Returns the length of the rounding errors.
-    """
-    squares, shrink = 0.0, np.float64(1.0) / divisor
-    one = np.float64(1.0) / (divisor * scale)
-    for d in range(len(row)):
-        whole = np.rint(np.float64(row[d]) * one)
-        whole = min(max(whole, -np.float64(LEVELS)), np.float64(LEVELS))
-        out[d] = np.int8(whole)
-        rest = np.float64(row[d]) * shrink - whole * scale
+def _round_row(row_d: Floats32, divisor: float, scale: float, out_d: Any) -> float:
+    """Round row / divisor / scale to whole numbers; return the errors' length."""
+    squares, shrink, one = 0.0, np.float64(1.0) / divisor, np.float64(1.0) / (divisor * scale)
+    for d in range(len(row_d)):
+        whole = np.rint(np.float64(row_d[d]) * one)
+        out_d[d] = np.int16(whole)
+        rest = np.float64(row_d[d]) * shrink - whole * scale
         squares += rest * rest
     return float(np.sqrt(squares))
 
 
-_round_row = compile_kernel(_measure_rounding, fastmath={"reassoc", "contract"})
+round_row = compile_kernel(_round_row, fastmath={"reassoc", "contract"})
+"""Function (row, divisor, scale, out): rounds as `_round_row` does."""
 
 
 @compile_kernel
@@ -124,7 +120,7 @@ def _round_items(
     for t in range(len(items_t)):
         i = items_t[t]
         if scale > 0.0:
-            error = max(error, _round_row(vectors_id[i], divisor_i[i], scale, row))
+            error = max(error, round_row(vectors_id[i], divisor_i[i], scale, row))
         group, lane = t // LANES, t % LANES
         for d in range(dims):
             packed[group, d // DEPTH, DEPTH * lane + d % DEPTH] = np.uint8(np.int16(row[d]) + UNSIGNED)

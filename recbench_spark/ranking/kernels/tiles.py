@@ -10,7 +10,7 @@ from recbench_spark.core.arrays import Floats, Floats32, Ints, Ints32
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.ranking.kernels.instructions import LANES, ROWS
 from recbench_spark.ranking.kernels.moments import TilePeriods, UserMoments, hide_absent
-from recbench_spark.ranking.kernels.positives import Positives, Tally
+from recbench_spark.ranking.kernels.positives import HiddenPlaces, Positives, Tally
 from recbench_spark.ranking.kernels.products import Pairing, exact_score, exact_scores
 from recbench_spark.ranking.kernels.top import TopCandidates, collect
 from recbench_spark.ranking.kernels.word_loops import Whole, fetch, multiply, scan
@@ -27,15 +27,6 @@ class FloatTile(NamedTuple):
     start: int
     length: float
     bias: float
-
-
-class Hidden(NamedTuple):
-    """Masked items' places by tile, the next one for each user, and positives' places."""
-
-    next_u: Ints
-    offsets: Ints
-    places: Ints32
-    place_s: Ints
 
 
 class OpenPairs(NamedTuple):
@@ -65,7 +56,7 @@ def count_tile(
     tile: WordTile,
     sides: WordRows,
     known: tuple[Pairing, Positives, Floats],
-    hidden: tuple[Hidden, UserMoments, TilePeriods],
+    hidden: tuple[HiddenPlaces, Ints, UserMoments, TilePeriods],
     limits_: tuple[int, int],
     progress: tuple[Tally, TopCandidates, OpenPairs],
 ) -> None:
@@ -77,58 +68,39 @@ def count_tile(
         tile: the items.
         sides: the users as whole numbers, with `found_rt`'s rows more.
         known: vectors, lists and positives' scores.
-        hidden: masked items' places, and the items' periods.
+        hidden: places of masked items and of positives, users' moments, the items' periods.
         limits_: cut-off and length of lists.
         progress: counts, lists and room for undecided pairs.
     """
+    (pairing, plan, _), (masked, place_s, moments, periods) = known, hidden
+    (cutoff, top_k), (tally, work, open_pairs) = limits_, progress
+    size, start, items_t = tile.size, tile.start, tile.items_t
+    most = 2**15 - 1 if found_rt.itemsize == 2 else 2**31 - 1
     for at in range(0, len(users_u), len(found_rt)):
         users_r = users_u[at : at + len(found_rt)]
         end = at + -(-len(users_r) // ROWS) * ROWS
         part = WordRows(sides.rows[at:end], sides.scale[at:end], sides.error[at:end])
-        multiply(tile.packed, part.rows, tile.size.bits, found_rt[: end - at])
-        _scan_tile(found_rt, users_r, tile, part, known, hidden, limits_, progress)
-
-
-@compile_kernel
-def _scan_tile(
-    found_rt: Whole,
-    users_r: Ints,
-    tile: WordTile,
-    sides: WordRows,
-    known: tuple[Pairing, Positives, Floats],
-    hidden: tuple[Hidden, UserMoments, TilePeriods],
-    limits_: tuple[int, int],
-    progress: tuple[Tally, TopCandidates, OpenPairs],
-) -> None:
-    """Compare products of some users with a tile's items."""
-    pairing, plan, _ = known
-    (cutoff, top_k), (tally, work, open_pairs) = limits_, progress
-    halves, size, items_t = found_rt.itemsize == 2, tile.size, tile.items_t
-    most = 2**15 - 1 if halves else 2**31 - 1
-    fits = fit_rows(found_rt, users_r, pairing.length_u, sides, size, tile.bias_t)
-    _hide_masked(found_rt, users_r, tile.start, len(items_t), hidden[0], -most - 1)
-    hide_absent(found_rt, users_r, hidden[1], hidden[2], -most - 1)
-    if top_k > 0:
-        collect(found_rt, users_r, items_t, fits, (most, top_k), pairing, work, open_pairs.places)
-    _hide_positives(
-        found_rt, users_r, tile.start, len(items_t), plan.slot_offsets, hidden[0].place_s, -most - 1
-    )
-    _count_rows(found_rt, users_r, items_t, fits, (most, cutoff), known, tally, open_pairs)
+        multiply(tile.packed, part.rows, size.bits, found_rt[: end - at])
+        fits = fit_rows(found_rt, users_r, pairing.length_u, part, size, tile.bias_t)
+        _hide_masked(found_rt, users_r, start, len(items_t), masked, -most - 1, open_pairs.places)
+        hide_absent(found_rt, users_r, moments, periods, -most - 1)
+        if top_k > 0:
+            collect(found_rt, users_r, items_t, fits, (most, top_k), pairing, work, open_pairs.places)
+        _hide_positives(found_rt, users_r, start, len(items_t), plan.slot_offsets, place_s, -most - 1)
+        _count_rows(found_rt, users_r, items_t, fits, (most, cutoff), known, tally, open_pairs)
 
 
 @compile_kernel
 def _hide_masked(
-    found_rt: Whole, users_r: Ints, start: int, items: int, hidden: Hidden, never: int
+    found_rt: Whole, users_r: Ints, start: int, items: int, hidden: HiddenPlaces, never: int, rows_n: Ints32
 ) -> None:
     """Set products of masked items and of padding below all others."""
-    next_u, offsets, places = hidden.next_u, hidden.offsets, hidden.places
+    blocks_u, places = hidden
     for r in range(len(users_r)):
-        u = users_r[r]
-        at, last = next_u[u], offsets[u + 1]
-        while at < last and places[at] < start + items:
-            found_rt[r, places[at] - start] = never
-            at += 1
-        next_u[u] = at
+        for b in range(blocks_u[users_r[r]], blocks_u[users_r[r] + 1]):
+            _, end = scan(places, b, start, start + items, rows_n, 0)
+            for n in range(end):
+                found_rt[r, places[b, rows_n[n]] - start] = never
         for t in range(items, found_rt.shape[1]):
             found_rt[r, t] = never
 

@@ -36,6 +36,7 @@ from recbench_spark.core.arrays import Floats, Floats32, Ints
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.ranking.kernels.instructions import CHUNK, LANES
 from recbench_spark.ranking.kernels.products import Order, Products
+from recbench_spark.ranking.kernels.rounding import round_row
 from recbench_spark.ranking.kernels.word_loops import BLOCK, Whole, Words, make_aligned, pack
 
 KEPT = 2**28
@@ -116,20 +117,16 @@ def word_tiles(products: Products, size: int) -> Iterator[WordTile]:
 def cut_tiles(length_t: Floats, size: int) -> Iterator[tuple[int, int]]:
     """Yield the places of tiles, smaller ones where lengths fall fast.
 
-    A long item makes the scale of all in its tile coarse. Tiles are made of whole `tile_part` places.
+    A long item makes the scale of all in its tile coarse.
     """
     start, items = 0, len(length_t)
+    part = size // 8 if size % (8 * BLOCK) == 0 else size
     while start < items:
-        some, part = size, tile_part(size)
+        some = size
         while some > part and length_t[start] > 2.0 * length_t[min(start + some // 2, items - 1)]:
             some //= 2
         yield start, min(start + some, items)
         start += some
-
-
-def tile_part(size: int) -> int:
-    """Return the fewest places in a tile of at most `size`."""
-    return size // 8 if size % (8 * BLOCK) == 0 else size
 
 
 def make_tile(products: Products, start: int, stop: int) -> WordTile:
@@ -161,7 +158,7 @@ def _round_items(
     if scale > 0.0:
         for t in range(len(items_t)):
             i = items_t[t]
-            error = max(error, _round_row(vectors_id[i], divisor_i[i], scale, row))
+            error = max(error, round_row(vectors_id[i], divisor_i[i], scale, row))
             pack(row, t, halves, packed)
     return scale, error
 
@@ -174,7 +171,7 @@ def round_users(vectors_ud: Floats32, users_r: Ints, rows: int, dims: int) -> Wo
         row = vectors_ud[users_r[r]]
         scale[r] = _longest_part(row) / _LEVELS
         if scale[r] > 0.0:
-            error[r] = _round_row(row, 1.0, scale[r], words[r])
+            error[r] = round_row(row, 1.0, scale[r], words[r])
     return WordRows(words, scale, error)
 
 
@@ -189,19 +186,7 @@ def _measure_parts(row_d: Floats32) -> float:
     return float(np.sqrt(largest))
 
 
-def _round(row_d: Floats32, divisor: float, scale: float, out_d: Words) -> float:
-    """Round row / divisor / scale; return the errors' length."""
-    squares, one = 0.0, 1.0 / (divisor * scale)
-    for d in range(len(row_d)):
-        whole = np.rint(np.float64(row_d[d]) * one)
-        out_d[d] = np.int16(whole)
-        rest = np.float64(row_d[d]) / divisor - whole * scale
-        squares += rest * rest
-    return float(np.sqrt(squares))
-
-
 _longest_part = compile_kernel(_measure_parts, fastmath={"reassoc", "contract"})
-_round_row = compile_kernel(_round, fastmath={"reassoc", "contract"})
 
 
 @compile_kernel
