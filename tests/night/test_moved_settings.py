@@ -12,7 +12,7 @@ from recbench_spark.config import Benchmark, Dataset, Evaluation, Split
 from recbench_spark.config.evaluation import Bootstrap, CandidateDraw, Exposure, Propensities, Strata
 from recbench_spark.evaluation.options import KINDS
 from recbench_spark.night import standalone_runs
-from recbench_spark.night.run_keys import hash_run_key, hash_split
+from recbench_spark.night.run_keys import evaluation_paths, hash_run_key, hash_split
 
 MODEL = {"name": "popular", "kind": "popular"}
 LOG = {"name": "log", "reader": "csv", "path": "log.csv"}
@@ -198,7 +198,19 @@ def test_the_closed_loop_is_part_of_the_split() -> None:
     assert list_keys(divided)[0] != list_keys(divided.model_copy(update={"dataset": given}))[0]
 
 
-@pytest.mark.parametrize("name", sorted({*Dataset.model_fields} - NAMES_ONLY - {"closed_loop"}))
+@pytest.mark.parametrize(("as_of", "asked"), [("availability", True), ("first_seen", False)])
+def test_periods_of_items_move_runs_that_ask_for_them(as_of: str, asked: bool) -> None:
+    periods = {**LOG, "availability": {"path": "periods.csv"}}
+    benchmark = make_benchmark(dataset=periods, evaluation={"definition": {"candidates_as_of": as_of}})
+    assert (evaluation_paths(benchmark).get("availability") == "periods.csv") is asked
+    assert list_keys(make_benchmark(dataset=periods))[0] == list_keys(make_benchmark(dataset=LOG))[0]
+
+
+OF_RUNS = {"closed_loop", "availability"}
+"""Settings with tests of their own, above."""
+
+
+@pytest.mark.parametrize("name", sorted({*Dataset.model_fields} - NAMES_ONLY - OF_RUNS))
 def test_a_setting_of_the_dataset(name: str) -> None:
     base = {"reader": "world"} if name == "world" else {}
     keys = [list_keys(make_benchmark(dataset={**LOG, **section})) for section in (base, DATASET[name])]
