@@ -185,7 +185,8 @@ def ask_alone(folder: Path, world: World, questions: list[Question], rows: list[
         if row.part == "train"
     ]
     log += [("zz", item, 1.0, 0, "given") for item in sorted(known)]
-    given, scores, users = [], [], []
+    # A user without truth keeps ids in common where no question has a candidate.
+    given, scores, users = [{"user_id": "zz", "item_id": item} for item in sorted(known)], [], []
     vector_u = dict(zip(*map(list, world.users.to_pydict().values()), strict=True))
     makes = world.split.get("targets") == "successive"
     for one in questions:
