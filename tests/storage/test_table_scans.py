@@ -25,7 +25,7 @@ def open_log(path: Path, reader: str = "parquet") -> Any:
     return open_columnar_log(
         SimpleNamespace(path=path, reader=reader, columns={}, time_unit="s", attributes={}, options={},
                         until=None, bad_rows="fail", is_typed=True, where=(), value_columns=(), events=None,
-                        source_names=dict(zip(IDS, IDS, strict=True)))
+                        query=None, source_names=dict(zip(IDS, IDS, strict=True)))
     )  # fmt: skip
 
 

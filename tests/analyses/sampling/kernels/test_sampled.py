@@ -67,7 +67,14 @@ def test_the_sample_reorders_the_toy_models() -> None:
 
 # ---------------------------------------------------------------------- under every definition
 
-AXES = {axis: axis_values(axis) for axis in Definition.model_fields if axis_values(axis)}
+OF_CANDIDATES = {"candidates_as_of", "first_seen_in", "unavailable"}
+"""Axes that go together, and say who is ranked; a rank's values do not depend on them."""
+
+AXES = {
+    axis: axis_values(axis)
+    for axis in Definition.model_fields
+    if axis_values(axis) and axis not in OF_CANDIDATES
+}
 DEFINITIONS = st.one_of(
     st.sampled_from(sorted(PRESETS)).map(make_definition),
     st.fixed_dictionaries({axis: st.sampled_from(values) for axis, values in AXES.items()})
