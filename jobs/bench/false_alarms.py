@@ -160,8 +160,10 @@ def main() -> None:
         for seed in range(1000, 2000)
     ]
     test, nights, users = (np.mean([one[a][b] for one in trials]) for a, b in ((0, 0), (0, 1), (1, 1)))
-    print(f"\nA fall seen by the t-test in {test:.1%}: by the rule over two nights {nights:.1%}, ")
-    print(f"with twice the users in one night {users:.1%} of 1,000 trials.")
+    print(
+        f"\nA fall seen by the t-test in {test:.1%}: by the rule over two nights {nights:.1%}, "
+        f"with twice the users in one night {users:.1%} of 1,000 trials."
+    )
 
 
 if __name__ == "__main__":

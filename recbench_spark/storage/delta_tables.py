@@ -219,7 +219,9 @@ def read_dataset(place: str | Path, version: int | None = None) -> Dataset:
         FallbackToSpark: with the table's features, the files alone are not the rows.
     """
     system = None
-    if has_odd_name(place):
+    if not uris.is_remote(place):
+        # By Arrow alone: a scanner starts with Python's lock held, and threads that read through Python
+        # wait for that lock, so a query by DuckDB could hang.
         system = fs.SubTreeFileSystem(str(_real_folder(place)), fs.LocalFileSystem())
     with hold_table(place, version) as table:
         features = list_features(table)

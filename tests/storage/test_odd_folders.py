@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
+from pyarrow import fs
+from pyarrow.dataset import FileSystemDataset
 
 from recbench_spark.errors import StoreError
 from recbench_spark.graphs.edges import open_rows
@@ -23,7 +25,7 @@ from recbench_spark.sources import arrow_files
 from recbench_spark.sources.delta_snapshots import read_snapshot
 from recbench_spark.storage import delta_files
 from recbench_spark.storage.arrow_store import ArrowStore
-from recbench_spark.storage.delta_tables import count_rows, list_files, open_for_write
+from recbench_spark.storage.delta_tables import count_rows, list_files, open_for_write, read_dataset
 from recbench_spark.storage.objects import read_bytes, write_bytes
 from recbench_spark.storage.shared_arrays import SharedRows
 from recbench_spark.storage.table_upkeep import vacuum_files
@@ -229,3 +231,13 @@ def test_the_line_of_python_that_a_night_prints_reads_the_numbers(folder, result
     exec(code, {})
     printed = capsys.readouterr().out
     assert "als" in printed and "0.625" in printed
+
+
+@pytest.mark.parametrize("name", ["plain", "odd [1] é"])
+def test_arrow_alone_reads_a_folder(tmp_path: Path, name: str) -> None:
+    """Threads that read through Python wait for its lock, which a starting scanner holds."""
+    write_deltalake(tmp_path / "made", pa.table({"n": [1, 2, 3]}))
+    (tmp_path / "made").rename(tmp_path / name)
+    opened = read_dataset(tmp_path / name)
+    assert opened.to_table().column("n").to_pylist() == [1, 2, 3]
+    assert isinstance(opened, FileSystemDataset) and not isinstance(opened.filesystem, fs.PyFileSystem)
