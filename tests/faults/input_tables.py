@@ -163,8 +163,8 @@ def make_scored_world(chance: random.Random) -> InputTables:
     return tables
 
 
-APART = ("candidates", "weigh")
-"""Axes that are drawn elsewhere, or need a column `query_id`."""
+APART = ("candidates", "weigh", "candidates_as_of", "first_seen_in", "unavailable")
+"""Axes that are drawn elsewhere, or need a column `query_id` or times."""
 
 AXES = [name for name in Definition.model_fields if axis_values(name) and name not in APART]
 
