@@ -64,9 +64,10 @@ def _count_part(users: pa.RecordBatch, opened: OpenMoments, masks: bool) -> Coun
         items_q.sum(),
         len(known_p),
         (~known_p).sum(),
+        (~has_period_i[truth.items_p]).sum(),
+        (known_p & ~before_p).sum(),
     )
-    more = (~has_period_i[truth.items_p]).sum(), (known_p & ~before_p).sum()
-    return {**dict(zip(COUNTS, map(int, (*counts, *more)), strict=True)), "least": int(items_q.min())}
+    return {**dict(zip(COUNTS, map(int, counts), strict=True)), "least": int(items_q.min())}
 
 
 def add_counts(counts: Iterable[tuple[str, Counts]]) -> dict[str, Counts]:

@@ -367,10 +367,7 @@ def find_regression(
     gain, low, high = (sign * (row[name] or 0.0) for name in ("difference", "ci_low", "ci_high"))
     certain = row["users"] >= resampling.count_fewest_users(plan.bootstrap.level)
     surely_fell, surely_rose = certain and max(low, high) < 0, certain and min(low, high) > 0
-    falls, rises = (
-        [(bound, rule) for rule in rules if (bound := getattr(rule, name)) is not None]
-        for name in ("drop", "rise")
-    )
+    falls, rises = (list_bounds(rules, name) for name in ("drop", "rise"))
     fell = any(
         -gain > drop and (surely_fell or not rule.certain) for drop, rule in falls if not rule.sequential
     )
@@ -379,6 +376,11 @@ def find_regression(
         min((bound for bound, _ in side), default=None) for side in (falls, rises)
     )
     return allowed_fall, fell, allowed_rise, rose
+
+
+def list_bounds(rules: Sequence[Regression], name: str) -> list[tuple[float, Regression]]:
+    """List the rules that bound falls (`drop`) or rises (`rise`)."""
+    return [(bound, rule) for rule in rules if (bound := getattr(rule, name)) is not None]
 
 
 def find_rules(plan: ComparisonPlan, row: Mapping[str, Any]) -> list[Regression]:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.analyses.comparisons.differences import ComparisonPlan, find_rules
+from recbench_spark.analyses.comparisons.differences import ComparisonPlan, find_rules, list_bounds
 from recbench_spark.analyses.comparisons.kernels import betting
 from recbench_spark.analyses.comparisons.kernels import significance as kernel
 from recbench_spark.core.arrays import Floats, Ints
@@ -46,9 +46,8 @@ def turn_gains(gains: Floats) -> Floats:
 
 def find_allowed_fall(plan: ComparisonPlan, row: Mapping[str, Any]) -> float | None:
     """Return the fall a sequential rule allows; None: no such rule."""
-    rules = find_rules(plan, row)
-    drops = [rule.drop for rule in rules if rule.drop is not None]
-    return min(drops) if any(rule.sequential for rule in rules) else None
+    bounds = list_bounds(find_rules(plan, row), "drop")
+    return min(drop for drop, _ in bounds) if any(rule.sequential for _, rule in bounds) else None
 
 
 def add_counted_tests(

@@ -122,11 +122,11 @@ def cut_tiles(length_t: Floats, size: int) -> Iterator[tuple[int, int]]:
     start, items = 0, len(length_t)
     part = size // 8 if size % (8 * BLOCK) == 0 else size
     while start < items:
-        some = size
-        while some > part and length_t[start] > 2.0 * length_t[min(start + some // 2, items - 1)]:
-            some //= 2
-        yield start, min(start + some, items)
-        start += some
+        count = size
+        while count > part and length_t[start] > 2.0 * length_t[min(start + count // 2, items - 1)]:
+            count //= 2
+        yield start, min(start + count, items)
+        start += count
 
 
 def make_tile(products: Products, start: int, stop: int) -> WordTile:
