@@ -13,6 +13,9 @@ from collections.abc import Iterable
 OK, FAILED, USAGE, GATE, REGRESSION = 0, 1, 2, 3, 4
 """Exit codes of every job: fine, failed, wrong usage or config, quality gate, regression."""
 
+VERDICT_CODES = {"too good": 5, "cannot tell": 6}
+"""Exit codes for verdicts, where a file asks for them."""
+
 MAX_LETTERS = 3000
 """Most letters in a message or a hint."""
 

@@ -7,8 +7,9 @@
 
 A second run of the same night does nothing and says so; --force makes a new attempt. Exit codes:
 0 fine, 1 failed, 2 wrong usage or configuration, 3 a quality gate failed, 4 a regression,
-130 and 143 interrupted. Many nights: the earliest first, a failed one stops no other, and the smallest
-code that is not 0 counts. With --split-seeds each split is a suite of its own, such as NAME-seed1.
+5 and 6 a verdict in exit_on, 130 and 143 interrupted. Many nights: the earliest first, a failed one
+stops no other, and the smallest code that is not 0 counts. With --split-seeds each split is a suite of
+its own, such as NAME-seed1.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
@@ -37,7 +37,9 @@ class Benchmark(Strict):
     folds, a published one or your own; without it, the board has the file's name.
     """
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"search", "board", "retrieval", "restated"})
+    added_later: ClassVar[frozenset[str]] = frozenset(
+        {"search", "board", "retrieval", "restated", "exit_on"}
+    )
 
     name: Name
     """Name of the suite in tables and reports."""
@@ -63,6 +65,8 @@ class Benchmark(Strict):
     """Falls that end the job with exit code 4."""
     restated: Restated | None = None
     """Bound on how far numbers may move when a night is made again."""
+    exit_on: tuple[Literal["too good", "cannot tell"], ...] = ()
+    """Verdicts on models that end the job with exit codes 5 and 6."""
     paradoxes: Paradoxes | None = None
     """Search for cases where parts and whole disagree."""
     ran_by: str | None = None

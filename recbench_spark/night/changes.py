@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pyarrow as pa
 
 from recbench_spark.analyses.comparisons.changes import ChangePlan, ChangeRows, compute_changes
-from recbench_spark.analyses.comparisons.differences import HOLDOUT
+from recbench_spark.analyses.comparisons.differences import HOLDOUT, ComparedRun
 from recbench_spark.config import Comparisons, digest
 from recbench_spark.core import revisions
 from recbench_spark.metrics.beyond_accuracy import OVERALL
@@ -22,8 +24,9 @@ from recbench_spark.night.comparisons import (
     select_tonight_runs,
 )
 from recbench_spark.night.night import BenchmarkNight
+from recbench_spark.query.answers import list_texts, make_query_runner
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.schemas import CHANGES, RANKINGS, USER_METRICS
+from recbench_spark.schemas import CHANGES, RANKINGS, RUNS, USER_METRICS
 from recbench_spark.storage.commits import Addition
 from recbench_spark.storage.file_tables import FileTables
 
@@ -90,14 +93,15 @@ def add_code_changes(store: FileTables, plan: ChangePlan, rows: pa.Table) -> pa.
 
 
 def make_plan(night: BenchmarkNight, settings: Comparisons) -> ChangePlan | None:
-    """Pair each model with its previous night.
+    """Pair each model with its previous night, and with the run that it replaced.
 
-    The result is None where no model has one.
+    The result is None where no model has either.
     """
     visible = list_runs(night)
     runs = visible.runs
-    before = [(find_previous_run(run, runs, None), run) for run in select_tonight_runs(night, runs)]
-    pairs = tuple((earlier, run) for earlier, run in before if earlier is not None)
+    tonight = select_tonight_runs(night, runs)
+    before = [(find_previous_run(run, runs, None), run) for run in tonight]
+    pairs = tuple((earlier, run) for earlier, run in [*before, *_find_replaced(night, tonight)] if earlier)
     if not pairs:
         return None
     evaluation = night.benchmark.evaluation
@@ -105,3 +109,22 @@ def make_plan(night: BenchmarkNight, settings: Comparisons) -> ChangePlan | None
     slices = tuple(cut.key for cut in evaluation.slices if cut.of in USER_SLICES)
     numbers = list_counted_numbers(night, visible, [run for pair in pairs for run in pair])
     return ChangePlan(pairs, metrics, settings.k or (*evaluation.cutoffs, None), slices, numbers)
+
+
+def _find_replaced(
+    night: BenchmarkNight, tonight: Sequence[ComparedRun]
+) -> list[tuple[ComparedRun, ComparedRun]]:
+    """Pair runs whose numbers replaced others of this night with the replaced run."""
+    runs = {run.run_id: run for run in tonight}
+    filters = [("suite", "=", night.benchmark.name), ("logical_date", "=", night.logical_date)]
+    filters += [("status", "=", "succeeded")]
+    if len(night.store.rows(RUNS, filters, ["run_id"])) <= len(runs):
+        return []
+    rows = make_query_runner(night.store)(
+        "SELECT DISTINCT run_id, run_before FROM restatements "
+        f"WHERE run_id IN ({list_texts(sorted(runs))}) ORDER BY run_id, run_before"
+    )
+    return [
+        (replace(runs[now], run_id=before), runs[now])
+        for now, before in zip(rows.run_id, rows.run_before, strict=True)
+    ]

@@ -17,7 +17,7 @@ from datetime import date
 from recbench_spark import __version__
 from recbench_spark.config import Benchmark, ModelConfig, digest
 from recbench_spark.core import revisions
-from recbench_spark.errors import FAILED, GATE, OK, REGRESSION, RecbenchError
+from recbench_spark.errors import FAILED, GATE, OK, REGRESSION, VERDICT_CODES, RecbenchError
 from recbench_spark.night import run_keys
 from recbench_spark.night.lost_rows import find_lost_rows
 from recbench_spark.schemas import CHANGES, COMPARISONS, CURVE_CROSSINGS, FLIPS, PARADOXES, RUNS
@@ -39,7 +39,8 @@ class NightOutcome:
 
     `skipped` and `failed` are models. `held`: failed models stopped by a gate on one of their facts.
     `doubts`: sentences on models that are too good, or cannot be judged. `restated`: sentences on numbers
-    that replaced others of this night and moved too far.
+    that replaced others of this night and moved too far. `doubt_code`: exit code for doubts, where the
+    file asks for it.
     """
 
     run_ids: dict[str, str]
@@ -52,6 +53,7 @@ class NightOutcome:
     held: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
     restated: tuple[str, ...] = ()
+    doubt_code: int = OK
 
     @property
     def exit_code(self) -> int:
@@ -60,7 +62,7 @@ class NightOutcome:
             return GATE if self.failed.keys() == set(self.held) else FAILED
         if self.restated:
             return GATE
-        return REGRESSION if self.regressions else OK
+        return REGRESSION if self.regressions else self.doubt_code
 
 
 def night_file(root: str, suite: str, day: date) -> str:
@@ -137,7 +139,10 @@ def find_finished_night(root: str, benchmark: Benchmark, day: date) -> NightOutc
     skipped = tuple(model.name for model in benchmark.models)
     lines = tuple(record["sql_lines"]), tuple(record["regressions"])
     doubts = tuple(record.get("doubts") or ())
-    return NightOutcome({}, skipped, {}, report, record["leaderboard"], *lines, doubts=doubts)
+    code = record["exit_code"] if record["exit_code"] in VERDICT_CODES.values() else OK
+    return NightOutcome(
+        {}, skipped, {}, report, record["leaderboard"], *lines, doubts=doubts, doubt_code=code
+    )
 
 
 def is_done(store: ArrowStore, benchmark: Benchmark, day: date) -> bool:

@@ -31,6 +31,7 @@ from recbench_spark.night.result_files import (
 )
 from recbench_spark.night.standalone_runs import count_users, make_run_row, new_run_id, user_name
 from recbench_spark.night.verdicts import (
+    choose_doubt_code,
     describe_doubts,
     describe_restatements,
     read_verdicts,
@@ -218,7 +219,12 @@ def write_night(
     ask = make_query_runner(night.store)
     verdicts = read_verdicts(ask, night.benchmark, run_ids.values())
     restated = describe_restatements(ask, night.benchmark, outcome.run_ids.values())
-    outcome = replace(outcome, doubts=describe_doubts(verdicts), restated=restated)
+    outcome = replace(
+        outcome,
+        doubts=describe_doubts(verdicts),
+        restated=restated,
+        doubt_code=choose_doubt_code(verdicts, night.benchmark),
+    )
     if night.store.file_place() is None:
         return outcome
     differences = read_differences(night.store.rows, comparison_id) if comparison_id else []

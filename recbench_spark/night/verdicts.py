@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from recbench_spark.config import Benchmark
-from recbench_spark.errors import RecbenchError
+from recbench_spark.errors import OK, VERDICT_CODES, RecbenchError
 from recbench_spark.metrics.result_views import name_figure
 from recbench_spark.night.measure_checks import parse_headline
 from recbench_spark.night.result_files import VerdictRecord
@@ -60,6 +60,15 @@ def describe_doubts(verdicts: Iterable[VerdictRecord]) -> tuple[str, ...]:
         if one.verdict in ("too good", "cannot tell"):
             doubts.setdefault((one.model, one.verdict, str(one.reason)), describe_verdict(one))
     return tuple(doubts.values())
+
+
+def choose_doubt_code(verdicts: Iterable[VerdictRecord], benchmark: Benchmark) -> int:
+    """Return the exit code for doubts that the file lists in `exit_on`.
+
+    It is 0 without them; of two codes the smaller one counts.
+    """
+    codes = [VERDICT_CODES[one.verdict] for one in verdicts if one.verdict in benchmark.exit_on]
+    return min(codes, default=OK)
 
 
 def describe_verdict(one: VerdictRecord) -> str:

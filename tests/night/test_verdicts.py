@@ -11,6 +11,9 @@ import pandas as pd
 import pytest
 
 from recbench_spark.config import Benchmark, parse
+from recbench_spark.config.placeholders import fill_placeholders
+from recbench_spark.errors import ConfigError
+from recbench_spark.night.night_status import find_finished_night
 from recbench_spark.night.result_files import NightRecord
 from recbench_spark.night.verdicts import describe_power
 from recbench_spark.query.answers import make_query_runner
@@ -126,7 +129,7 @@ def test_numbers_made_again_are_told_with_their_cause(tmp_path: Path) -> None:
     truth = write_log(tmp_path)
     store, benchmark, day = (
         ArrowStore(str(tmp_path / "warehouse")),
-        suite(tmp_path, restated={"above": 0.002}, comparisons=None, regressions=[]),
+        suite(tmp_path, restated={"above": 0.002}, regressions=[]),
         date(2026, 1, 4),
     )
     lists = tmp_path / f"lists-{day}.csv"
@@ -149,3 +152,28 @@ def test_numbers_made_again_are_told_with_their_cause(tmp_path: Path) -> None:
         "SELECT DISTINCT model, cause FROM restatements WHERE metric = 'ndcg' ORDER BY model, cause"
     )
     assert causes.to_numpy().tolist() == [["ours", "inputs"], ["ours", "log"], ["popular", "log"]]
+    number = "metric = 'ndcg' AND k = 10 AND model = 'ours'"
+    parts = ask(
+        "SELECT run_id, group_key, SUM(difference) AS moved, MAX(value - other_value) AS whole "
+        f"FROM changes WHERE {number} GROUP BY run_id, group_key"
+    )
+    assert {*parts.group_key} == {"users", "n_relevant"} and len(parts) == 4
+    assert parts.moved.to_numpy() == pytest.approx(parts.whole.to_numpy(), abs=1e-12)
+    moved = ask(f"SELECT difference FROM restatements WHERE {number} AND slice_key IS NULL").difference
+    assert {round(one, 9) for one in parts.whole} == {round(one, 9) for one in moved}
+
+
+def test_doubts_end_the_job_where_the_file_says_so(nights: tuple[ArrowStore, Path, list[Any]]) -> None:
+    store, folder, _ = nights
+    both = suite(folder, exit_on=["too good", "cannot tell"])
+    codes = [run(store, both, date(2026, 1, day)).outcome.exit_code for day in (1, 2, 3)]
+    assert codes == [0, 5, 4]  # the third night has a regression, too
+    both = suite(folder, exit_on=["too good", "cannot tell"], regressions=[])
+    day = date(2026, 1, 3)
+    assert run(store, both, day).outcome.exit_code == 6
+    done = find_finished_night(store.root, fill_placeholders(both, day), day)
+    assert done is not None and done.exit_code == 6
+    only = suite(folder, exit_on=["too good"], regressions=[])
+    assert run(store, only, day).outcome.exit_code == 0
+    with pytest.raises(ConfigError, match="exit_on"):
+        suite(folder, exit_on=["too bad"])

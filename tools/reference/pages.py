@@ -53,6 +53,7 @@ CODES = (
     ("2", "wrong usage or config: a flag, key or value"),
     ("3", "a quality gate failed (`gates`)"),
     ("4", "a metric fell further than a regression allows (`regressions`)"),
+    ("5, 6", "a model is too good, or cannot be judged, where `exit_on` says so"),
     ("130, 143", "interrupted (Ctrl-C, SIGTERM): nothing is published; run it again"),
 )
 
