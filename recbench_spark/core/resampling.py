@@ -108,9 +108,11 @@ def row_mean_and_error(moments_c12: Ints) -> tuple[Floats, Floats, Ints, Ints]:
 
     moments_c12: from `moments` over rows, then `ratio_moments`. Users are independent, their rows are not:
     the error is the linearised one of a ratio of sums over users, with U / (U - 1). Source: Cochran 1977,
-    Sampling Techniques, section 6.3.
+    Sampling Techniques, section 6.3. Where no user has two rows it is the error of `mean_and_error`.
     """
     rows, users = moments_c12[:, 0], moments_c12[:, 5]
+    if (rows == users).all():
+        return (*mean_and_error(moments_c12[:, :5]), users)
     totals = _fractions(moments_c12[:, 1:3])
     squares_c3 = list(zip(*(_fractions(moments_c12[:, at : at + 2]) for at in (6, 8, 10)), strict=True))
     pairs = [

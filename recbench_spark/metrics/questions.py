@@ -40,7 +40,10 @@ class Owners:
             values_qc: a row's values; NaN: left out.
             weigh: the definition's axis: users or rows.
         """
-        if self.user_q is None or weigh == "rows":
+        if weigh == "rows":  # the same moments in a piece where nobody has two rows
+            user_q = np.arange(len(self.keys_q)) if self.user_q is None else self.user_q
+            return Owners(self.keys_q, user_q), values_qc
+        if self.user_q is None:
             return self, values_qc
         first_u = np.flatnonzero(np.diff(self.user_q, prepend=-1))
         return Owners(self.keys_q[first_u]), average_rows(self.user_q, values_qc)
@@ -111,7 +114,7 @@ def keep_users_whole(batches: Batches) -> Batches:
     """Cut batches with queries between users; others stay as they are."""
     pending: list[pa.RecordBatch] = []
     for batch in batches:
-        if not has_questions(batch):
+        if not (pending or has_questions(batch)):
             yield batch
             continue
         user_q = number_users(batch)

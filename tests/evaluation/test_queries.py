@@ -14,7 +14,7 @@ import pyarrow.csv as pc_csv
 import pytest
 
 import recbench_spark
-from recbench_spark.core.resampling import row_mean_and_error
+from recbench_spark.core.resampling import mean_and_error, moments, row_mean_and_error
 from recbench_spark.errors import ConfigError, DataError, SchemaError
 from recbench_spark.evaluation.evaluation import evaluate
 from recbench_spark.metrics.questions import Owners, keep_users_whole
@@ -266,16 +266,32 @@ def test_what_does_not_fit_is_refused() -> None:
 # ------------------------------------------------------------------------------------------ batches
 
 
+@pytest.mark.parametrize("unnamed", [False, True])
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 7, 30])
-def test_batches_are_cut_between_users(rows: int) -> None:
+def test_batches_are_cut_between_users(rows: int, unnamed: bool) -> None:
+    """A user's last question may have no name, and be alone in its batch."""
     users = list("aabcccccccdeeffffffffffffg")
-    table = pa.table(
-        {"user_id": users, "part": ["test"] * len(users), "query_id": list(map(str, range(len(users))))}
-    )
+    last = [unnamed and one != after for one, after in zip(users, [*users[1:], ""], strict=True)]
+    queries = [None if end else str(n) for n, end in enumerate(last)]
+    table = pa.table({"user_id": users, "part": ["test"] * len(users), "query_id": queries})
     made = list(keep_users_whole(iter(table.to_batches(max_chunksize=rows))))
     assert pa.Table.from_batches(made).equals(table.combine_chunks())
     ends = [(one.column("user_id")[0].as_py(), one.column("user_id")[-1].as_py()) for one in made]
     assert all(before[1] < after[0] for before, after in pairwise(ends))
+
+
+def test_rows_add_up_with_a_piece_where_nobody_has_two() -> None:
+    values = np.random.default_rng(5).random((9, 2))
+    user_q = np.array([0, 0, 1, 1, 1, 2, 3, 4, 5])
+    pieces = [
+        Owners(user_q[:5], user_q[:5]).weigh(values[:5], "rows"),
+        Owners(user_q[5:], None).weigh(values[5:], "rows"),
+    ]
+    added = sum(owners.moments(rows) for owners, rows in pieces)
+    assert np.array_equal(added, Owners(user_q, user_q).moments(values))
+    alone = pieces[1][0].moments(values[5:])
+    plain = mean_and_error(moments(values[5:]))
+    assert all(np.array_equal(a, b) for a, b in zip(row_mean_and_error(alone), plain, strict=False))
 
 
 def test_sums_over_rows_add_up_in_any_order() -> None:
