@@ -29,8 +29,7 @@ from recbench_spark.errors import ConfigError, nearest, show_value
 from recbench_spark.evaluation.evaluate import evaluate
 from recbench_spark.evaluation.many_models import is_several
 from recbench_spark.evaluation.options import is_single
-from recbench_spark.metrics.beyond_accuracy import OVERALL
-from recbench_spark.metrics.kernels.beyond_accuracy import POPULARITY
+from recbench_spark.metrics.beyond_accuracy import BY_POPULARITY, OVERALL
 from recbench_spark.metrics.result import MODEL, Result, to_arrow
 from recbench_spark.schemas import IDS, QUERY_ID, RUNS, TABLES
 from recbench_spark.sources.arrow_rows import as_table, encode_ids
@@ -358,7 +357,7 @@ def refuse_other_limits(runs: Sequence[ModelRun], figures: Mapping[str, str]) ->
     Raises:
         ConfigError: two results come from calls with different training rows or candidate tables.
     """
-    last, counted = runs[-1], ", ".join(sorted({*figures} & {*POPULARITY}))
+    last, counted = runs[-1], ", ".join(sorted({*figures} & {*BY_POPULARITY}))
     unused = set() if counted else {POPULAR}
     for run in runs[:-1]:
         for name in sorted((run.limits.keys() & last.limits.keys()) - unused):

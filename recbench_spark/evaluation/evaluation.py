@@ -54,6 +54,7 @@ from recbench_spark.evaluation.task_tables import (
     TaskCatalogue,
 )
 from recbench_spark.metrics.beyond_accuracy import Facts
+from recbench_spark.metrics.kernels.item_groups import HEAD_SHARE
 from recbench_spark.metrics.listed import ListedCatalogue
 from recbench_spark.metrics.ranking_counts import (
     finish_row_checks,
@@ -77,7 +78,7 @@ from recbench_spark.sources.dealt_ids import (
     match_numbers,
 )
 from recbench_spark.sources.input_rules import name_known_items, report_common_ids, report_unknown_truth
-from recbench_spark.splits.popularity import class_bounds
+from recbench_spark.splits.popularity import class_bounds, count_items, find_head
 from recbench_spark.storage.blocks import ChangedRows, TaskRows, return_rows
 from recbench_spark.storage.scratch import share_results
 from recbench_spark.storage.shared_arrays import SharedRows
@@ -367,8 +368,8 @@ class DealtEvaluation:
     def describe_catalogue(self) -> ListedCatalogue:
         """Return the catalogue for list metrics."""
         features = self._share_vectors(FEATURES) if self.inputs.has(FEATURES) else None
-        known = self.catalogue.lookup
-        return ListedCatalogue(known, self.item_facts.items, Facts(self.sums["train users"], features))
+        facts = Facts(self.sums["train users"], features, find_head(self.item_facts.histogram, HEAD_SHARE))
+        return ListedCatalogue(self.catalogue.lookup, self.item_facts.items, facts)
 
 
 # ------------------------------------------------------------------------------------ counts of items
@@ -419,13 +420,11 @@ def _count_overlaps(rows: pa.Table, sides: Mapping[str, Any]) -> dict[str, tuple
 
 def _count_items(rows: pa.Table, texts: Sequence[str]) -> tuple[Any, ...]:
     known = _list_catalogue(rows)
-    trained, items = np.unique(known.column("n_train").to_numpy(), return_counts=True)
-    histogram = {int(n): int(m) for n, m in zip(trained, items, strict=True) if n}
     unknown = pc.invert(mark_side(rows, ("train", "truth")))
     lost = pc.sum(rows.column("listed").filter(unknown), min_count=0).as_py()
     from_texts = rows.filter(mark_side(rows, texts)) if texts else rows.slice(0, 0)
     numbers = task_tables.are_numbers(from_texts.column("id"))
-    return len(known), numbers, lost, _count_overlaps(rows, ITEM_OVERLAPS), histogram
+    return len(known), numbers, lost, _count_overlaps(rows, ITEM_OVERLAPS), count_items([known])
 
 
 def _list_catalogue(rows: pa.Table) -> pa.Table:

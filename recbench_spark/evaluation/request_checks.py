@@ -14,8 +14,7 @@ from recbench_spark.core.metric_names import Figures
 from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.options import EvaluationRequest, make_bootstrap, make_draw, normalize_types
 from recbench_spark.metrics.accuracy import MetricPlan
-from recbench_spark.metrics.beyond_accuracy import DIVERSITY, LIST_METRICS
-from recbench_spark.metrics.kernels.beyond_accuracy import POPULARITY
+from recbench_spark.metrics.beyond_accuracy import BY_POPULARITY, DIVERSITY, LIST_METRICS
 from recbench_spark.ranking.request import refuse_hashed_ties
 
 
@@ -73,7 +72,7 @@ class EvaluationPlan:
         The keys say what a table decides.
         """
         limits = {"training items": train} if self.drops_training_items else {}
-        limits |= {"popularity": train} if {*self.metric_plan.metrics} & {*POPULARITY} else {}
+        limits |= {"popularity": train} if {*self.metric_plan.metrics} & {*BY_POPULARITY} else {}
         return limits | ({"candidates": candidates} if candidates is not None else {})
 
 
@@ -263,7 +262,7 @@ def check_needs(metrics: Sequence[str], train: bool, features: bool) -> None:
     Raises:
         ConfigError: training rows or features are missing.
     """
-    popular = [name for name in metrics if name in POPULARITY]
+    popular = [name for name in metrics if name in BY_POPULARITY]
     if popular and not train:
         raise ConfigError(f"{popular[0]} needs the training rows", "give train (--train PATH)")
     if DIVERSITY in metrics and not features:

@@ -27,6 +27,7 @@ from recbench_spark.metrics import beyond_accuracy
 from recbench_spark.metrics.beyond_accuracy import LIST_METRICS, Facts
 from recbench_spark.metrics.kernels import accuracy as kernel
 from recbench_spark.metrics.kernels.accuracy import METRICS, measure
+from recbench_spark.metrics.kernels.item_groups import BY_HEAD, HEAD_SHARE
 from recbench_spark.metrics.kernels.predictions import VALUE_METRICS
 from recbench_spark.metrics.list_rows import sum_lists, user_batch
 from recbench_spark.metrics.questions import (
@@ -122,9 +123,14 @@ class MetricPlan:
         return tuple(name for name in self.metrics if name in beyond_accuracy.PER_USER)
 
     @property
-    def overall(self) -> tuple[str, ...]:
-        """List metrics over all lists together, without user values."""
-        return tuple(name for name in self.metrics if name in beyond_accuracy.OVERALL)
+    def shown(self) -> tuple[str, ...]:
+        """List metrics of how many lists have each item."""
+        return tuple(name for name in self.metrics if name in beyond_accuracy.SHOWN)
+
+    @property
+    def group_metrics(self) -> tuple[str, ...]:
+        """List metrics of groups of items over all users."""
+        return tuple(name for name in self.metrics if name in beyond_accuracy.GROUPED)
 
     def columns(self, metric: str) -> list[int | None]:
         """Return a metric's cut-offs; None: over the whole ranking."""
@@ -142,9 +148,10 @@ class MetricPlan:
         """Return a metric's definition string, with its axes."""
         if metric not in LIST_METRICS:
             return self.definition.describe(METRICS[metric].axes)
-        features = f";features={self.features}" if metric == beyond_accuracy.DIVERSITY else ""
+        facts = f";features={self.features}" if metric == beyond_accuracy.DIVERSITY else ""
+        facts += f";head={float(HEAD_SHARE)}" if metric in BY_HEAD else ""
         weigh = ["weigh"] if metric in beyond_accuracy.PER_USER else []
-        return self.definition.describe([*beyond_accuracy.AXES, *weigh]) + features
+        return self.definition.describe([*beyond_accuracy.AXES, *weigh]) + facts
 
 
 def check_names(metrics: Sequence[str], task: str = "ranking") -> None:

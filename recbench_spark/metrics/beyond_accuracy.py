@@ -17,7 +17,8 @@ import pyarrow as pa
 from recbench_spark.core.arrays import Floats
 from recbench_spark.core.definitions import MOMENT_AXES
 from recbench_spark.errors import ConfigError
-from recbench_spark.metrics.kernels import beyond_accuracy
+from recbench_spark.metrics.kernels import beyond_accuracy, item_groups
+from recbench_spark.metrics.kernels.beyond_accuracy import ListedCounts
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 if TYPE_CHECKING:  # scorers load torch, and list metrics do without
@@ -29,8 +30,17 @@ DIVERSITY = "diversity"
 PER_USER = (*beyond_accuracy.POPULARITY, DIVERSITY)
 """List metrics with a value per user."""
 
-OVERALL = tuple(beyond_accuracy.OVERALL)
-"""List metrics over all lists together."""
+GROUPED = tuple(item_groups.GROUP_METRICS)
+"""List metrics over all users, by groups of items."""
+
+SHOWN = tuple(beyond_accuracy.OVERALL)
+"""List metrics of how many lists have each item."""
+
+OVERALL = (*SHOWN, *GROUPED)
+"""List metrics over all lists together, without values of users."""
+
+BY_POPULARITY = (*beyond_accuracy.POPULARITY, *GROUPED)
+"""List metrics that need training rows."""
 
 LIST_METRICS = (*OVERALL, *PER_USER)
 
@@ -40,10 +50,17 @@ AXES = ("candidates", "draw", "duplicates", "gaps", *MOMENT_AXES)
 
 @dataclass(frozen=True)
 class Facts:
-    """Catalogue facts sent to tasks: training users and item vectors."""
+    """Catalogue facts sent to tasks.
+
+    Attributes:
+        n_users: training users.
+        features: item vectors.
+        head: training users from which on an item is in the short head.
+    """
 
     n_users: int
     features: DotSource | None
+    head: int = 1
 
 
 # ------------------------------------------------------------------------------- metrics of users
@@ -54,13 +71,13 @@ def list_values(
 ) -> dict[str, Floats]:
     """Compute metrics per user in `LISTS_WITH_COUNTS`, (u, c)."""
     offsets, counts = flatten_lists(batch.column("counts"))
-    values = {}
+    lists, values = ListedCounts(offsets, counts, facts.n_users, facts.head), {}
     for name in names:
         if name == DIVERSITY:
             items, vectors = _item_vectors(flatten_lists(batch.column("item_index"))[1], facts)
             values[name] = beyond_accuracy.intra_list_diversity(offsets, items, vectors, ks)
         else:
-            values[name] = beyond_accuracy.POPULARITY[name](offsets, counts, facts.n_users, ks)
+            values[name] = beyond_accuracy.POPULARITY[name](lists, ks)
     return values
 
 

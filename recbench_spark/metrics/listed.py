@@ -12,15 +12,30 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.core.arrays import Ints
+from recbench_spark.core.arrays import Floats, Ints
+from recbench_spark.core.resampling import (
+    RATIO_SHIFT,
+    hide_points,
+    mean_and_error,
+    percentile_interval,
+    replicate_means,
+)
 from recbench_spark.core.streams import Batches
 from recbench_spark.engine.measures import Measure
 from recbench_spark.metrics import accuracy, beyond_accuracy
 from recbench_spark.metrics.accuracy import HOLDOUT, MetricPlan
 from recbench_spark.metrics.beyond_accuracy import Facts
-from recbench_spark.metrics.questions import keep_users_whole
-from recbench_spark.ranking.batch_schemas import HISTOGRAM, LISTING_COUNTS, LISTS_WITH_COUNTS, METRIC_ROWS
-from recbench_spark.ranking.batches import column_or_null
+from recbench_spark.metrics.kernels.beyond_accuracy import ListedCounts
+from recbench_spark.metrics.kernels.item_groups import GROUP_METRICS, KINDS, GroupCounts, count_groups
+from recbench_spark.metrics.questions import keep_users_whole, read_owners
+from recbench_spark.ranking.batch_schemas import (
+    HISTOGRAM,
+    LISTING_COUNTS,
+    LISTS_WITH_COUNTS,
+    LISTS_WITH_TRUTH,
+    METRIC_ROWS,
+)
+from recbench_spark.ranking.batches import column_or_null, split_by_part
 from recbench_spark.ranking.kernels.rankings import mark_relevant
 from recbench_spark.schemas import METRICS, QUERY_ID
 from recbench_spark.storage.shared_arrays import flatten_lists
@@ -58,7 +73,11 @@ def list_measures(plan: MetricPlan, catalogue: ListedCatalogue) -> dict[str, Mea
         sums = partial(map_lists, plan, catalogue, accuracy.sum_list_values)
         finish = partial(accuracy.finish_metrics, plan.table(plan.list_metrics), plan.bootstrap)
         measures["lists"] = Measure(sums, accuracy.SLICE, finish, LISTED_COLUMNS, METRICS)
-    if plan.overall:
+    if plan.group_metrics:
+        count = partial(map_lists, plan, catalogue, sum_groups)
+        finish = partial(finish_groups, plan)
+        measures["groups"] = Measure(count, accuracy.SLICE, finish, GROUPED_COLUMNS, METRICS)
+    if plan.shown:
         shown = partial(listing_batches, catalogue.known, plan.ks)
         finish = partial(listing_histogram, len(plan.ks))
         join = partial(overall_rows, plan, catalogue.n_items)
@@ -69,6 +88,9 @@ def list_measures(plan: MetricPlan, catalogue: ListedCatalogue) -> dict[str, Mea
 LISTED_COLUMNS = ("user_id", "part", "user_key", "relevance", "top_items", "query_id")
 """Columns of `RANKED_USERS` read by list metrics."""
 
+GROUPED_COLUMNS = (*LISTED_COLUMNS, "item_ids")
+"""Columns read by metrics of groups of items."""
+
 
 def map_lists(
     plan: MetricPlan,
@@ -77,12 +99,14 @@ def map_lists(
     batches: Batches,
 ) -> Batches:
     """Join listed items with the catalogue, and measure the lists."""
-    whole = keep_users_whole(batches)
-    lists = look_up_listed_items(catalogue.known, plan.definition.threshold, whole)
+    whole, threshold = keep_users_whole(batches), plan.definition.threshold
+    lists = look_up_listed_items(catalogue.known, threshold, whole, with_truth=bool(plan.group_metrics))
     yield from measure_lists(plan, catalogue.facts, lists)
 
 
-def look_up_listed_items(known: ItemLookup, threshold: float | None, batches: Batches) -> Batches:
+def look_up_listed_items(
+    known: ItemLookup, threshold: float | None, batches: Batches, with_truth: bool = False
+) -> Batches:
     """Look up listed items: `LISTS_WITH_COUNTS` from `RANKED_USERS`.
 
     Users with empty lists are left out.
@@ -91,17 +115,21 @@ def look_up_listed_items(known: ItemLookup, threshold: float | None, batches: Ba
         known: the catalogue.
         threshold: relevance from which an item is relevant; None: above 0.
         batches: rankings with `top_items`.
+        with_truth: relevant items are looked up, too (`LISTS_WITH_TRUTH`).
     """
     for batch in batches:
         length = pc.list_value_length(batch.column("top_items"))
         with_list = batch.filter(pc.greater(pc.fill_null(length, 0), 0))
         if with_list.num_rows:
-            yield _look_up_lists(known, threshold, with_list)
+            yield _look_up_lists(known, threshold, with_list, with_truth)
 
 
-def _look_up_lists(known: ItemLookup, threshold: float | None, batch: pa.RecordBatch) -> pa.RecordBatch:
+def _look_up_lists(
+    known: ItemLookup, threshold: float | None, batch: pa.RecordBatch, with_truth: bool
+) -> pa.RecordBatch:
     offsets, relevance = flatten_lists(batch.column("relevance"))
-    before = np.concatenate([[0], np.cumsum(mark_relevant(relevance, threshold))])
+    relevant_p = mark_relevant(relevance, threshold)
+    before = np.concatenate([[0], np.cumsum(relevant_p)])
     bounds = pa.array(flatten_lists(batch.column("top_items"))[0], pa.int32())
     item_n, count_n = _find_listed(known, batch.column("top_items").flatten())
     columns = {
@@ -111,7 +139,64 @@ def _look_up_lists(known: ItemLookup, threshold: float | None, batch: pa.RecordB
         "item_index": pa.ListArray.from_arrays(bounds, pa.array(item_n)),
         QUERY_ID: column_or_null(batch, QUERY_ID, pa.string()),
     }
-    return pa.RecordBatch.from_pydict(columns, schema=LISTS_WITH_COUNTS)
+    if not with_truth:
+        return pa.RecordBatch.from_pydict(columns, schema=LISTS_WITH_COUNTS)
+    ids = batch.column("item_ids").flatten().filter(pa.array(relevant_p))
+    truth_p, count_p = _find_listed(known, ids)
+    hit_n = _mark_common(bounds.to_numpy(), item_n, before[offsets], truth_p)
+    columns["hits"] = pa.ListArray.from_arrays(bounds, pa.array(hit_n))
+    truth_bounds = pa.array(before[offsets], pa.int32())
+    columns["truth_counts"] = pa.ListArray.from_arrays(truth_bounds, pa.array(count_p))
+    return pa.RecordBatch.from_pydict(columns, schema=LISTS_WITH_TRUTH)
+
+
+def _mark_common(offsets: Ints, item_n: Ints, truth_offsets: Ints, truth_p: Ints) -> npt.NDArray[np.bool_]:
+    """Mark the entries among their user's truth items, (n,)."""
+    width = 1 + max(item_n.max(initial=0), truth_p.max(initial=0))
+    user_n, user_p = (np.repeat(np.arange(len(one) - 1), np.diff(one)) for one in (offsets, truth_offsets))
+    known_p = truth_p >= 0
+    return (item_n >= 0) & np.isin(user_n * width + item_n, (user_p * width + truth_p)[known_p])
+
+
+def sum_groups(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches:
+    """Sum users' counts by group of items: `TOTALS` by part."""
+    totals: dict[accuracy.SliceKey, accuracy.MetricTotals] = {}
+    for batch in batches:
+        for part, users in split_by_part(batch):
+            lists = ListedCounts(*flatten_lists(users.column("counts")), facts.n_users, facts.head)
+            hit_n = flatten_lists(users.column("hits"))[1].astype(bool)
+            counts = count_groups(lists, hit_n, flatten_lists(users.column("truth_counts")), plan.ks)
+            values = {"groups": counts.reshape(len(counts), -1) * RATIO_SHIFT}
+            sums = accuracy.sum_users(values, read_owners(users), plan.bootstrap)
+            accuracy.add_slice_totals(totals, (part, None, None), sums)
+    for key, sums in totals.items():
+        yield accuracy.totals_batch(key, sums)
+
+
+def finish_groups(plan: MetricPlan, table: pa.Table) -> pa.Table:
+    """Compute metrics of groups, with intervals by users: `METRIC_ROWS`.
+
+    A replicate's value comes from its users' counts.
+    """
+    shape = (len(plan.ks), KINDS, 2)
+    totals = accuracy.add_up(table, int(np.prod(shape)), plan.bootstrap.replicates)
+    means, _, users = mean_and_error(totals.moments_c5)
+    drawn = replicate_means(totals.boot_bc, totals.weights_bc)
+    value = _measure_groups(plan.group_metrics, means.reshape(shape))
+    drawn_bc = _measure_groups(plan.group_metrics, drawn.reshape(-1, *shape))
+    n = np.repeat(users[:1], value.shape[0])
+    low, high = hide_points(*percentile_interval(drawn_bc, plan.bootstrap.level), n, plan.bootstrap.level)
+    stderr = np.full(len(n), np.nan)
+    if len(drawn_bc) > 1:
+        stderr = np.std(drawn_bc, axis=0, ddof=1)
+    numbers = (value, stderr, low, high)
+    return accuracy.metric_table(table, plan.table(plan.group_metrics), numbers, n)
+
+
+def _measure_groups(names: Sequence[str], means: Floats) -> Floats:
+    """Compute metrics at each cut-off, (..., metrics x c)."""
+    counts = GroupCounts(*(means[..., kind, :] for kind in range(KINDS)))
+    return np.concatenate([GROUP_METRICS[name](counts) for name in names], axis=-1)
 
 
 def _find_listed(known: ItemLookup, ids: pa.Array) -> tuple[Ints, Ints]:
@@ -215,7 +300,7 @@ def overall_rows(plan: MetricPlan, n_items: int, histogram: pa.Table) -> pa.Tabl
         users = pc.sum(part_rows.filter(is_user_count).column("items")).as_py() or 0
         items = part_rows.filter(pc.invert(is_user_count)).group_by(["part", "c", "times"])
         merged = items.aggregate([("items", "sum")]).rename_columns(["part", "c", "times", "items"])
-        values = beyond_accuracy.overall_values(part, merged, plan.overall, plan.ks, max(n_items, 1))
+        values = beyond_accuracy.overall_values(part, merged, plan.shown, plan.ks, max(n_items, 1))
         constants = {"definition": definition, "estimator": HOLDOUT, "n": users}
         rows += [{**row, **constants} for row in values.to_pylist()]
     return pa.Table.from_pylist(rows, METRIC_ROWS)

@@ -120,6 +120,11 @@ LISTS_WITH_COUNTS = pa.schema(
 """One row per user and part with a list. Each item in list order has its number of training users, and its
 index in the catalogue (-1: not there)."""
 
+LISTS_WITH_TRUTH = pa.schema(
+    [*LISTS_WITH_COUNTS, pa.field("hits", pa.list_(pa.bool_())), pa.field("truth_counts", _LONGS)]
+)
+"""Lists with marks at relevant items, and the training users of all relevant items."""
+
 LISTING_COUNTS = pa.schema(
     {
         "part": pa.string(),

@@ -3,11 +3,14 @@
 -- One table of values is one task of Spark, while a SELECT for each metric would be a task each.
 WITH facts (metric, best, low, high, depends_on_base_rate) AS (
   VALUES
+    ('aclt', 'large', 0.0, NULL, FALSE),
+    ('aplt', 'large', 0.0, 1.0, FALSE),
     ('auc', 'large', 0.0, 1.0, FALSE),
     ('calibrated_recall', 'large', 0.0, 1.0, FALSE),
     ('calibration_error', 'small', 0.0, 1.0, FALSE),
     ('coverage', 'large', 0.0, 1.0, FALSE),
     ('diversity', 'large', 0.0, 2.0, FALSE),
+    ('entropy', 'large', 0.0, NULL, FALSE),
     ('f1', 'large', 0.0, 1.0, FALSE),
     ('fnr', 'small', 0.0, 1.0, FALSE),
     ('fpr', 'small', 0.0, 1.0, FALSE),
@@ -29,6 +32,7 @@ WITH facts (metric, best, low, high, depends_on_base_rate) AS (
     ('pauc', 'large', 0.0, 1.0, FALSE),
     ('pe', 'near 0', -1.0, NULL, TRUE),
     ('percentile_rank', 'small', 0.0, 1.0, FALSE),
+    ('popularity_reo', 'small', 0.0, 1.0, FALSE),
     ('precision', 'large', 0.0, 1.0, FALSE),
     ('r_precision', 'large', 0.0, 1.0, FALSE),
     ('rbp', 'large', 0.0, 1.0, FALSE),

@@ -87,7 +87,7 @@ def catalogue(folder: Path) -> ListedCatalogue:
     }
     pq.write_table(pa.table(columns), folder / "law.parquet")
     known = KnownItems(SharedRows(f"law-{folder.name}", (str(folder / "law.parquet"),)), 40)
-    return ListedCatalogue(known, 40, Facts(30, None))
+    return ListedCatalogue(known, 40, Facts(30, None, 9))
 
 
 PARADOX_PLAN = ParadoxPlan(
@@ -99,7 +99,8 @@ MAKERS: dict[str, Callable[[Path], dict[str, Measure]]] = {
     "accuracy.rank_measure": lambda _: {"ranks": rank_measure(plan(*NAMES))},
     "ranking_counts.count_measure": lambda _: {"counts": count_measure(3.0)},
     "listed.list_measures": lambda folder: list_measures(
-        plan("novelty", "mean_popularity", "coverage", "gini"), catalogue(folder)
+        plan("novelty", "mean_popularity", "aplt", "popularity_reo", "coverage", "gini", "entropy"),
+        catalogue(folder),
     ),
     "sampled.correction_measures": lambda _: correction_measures(
         plan("ndcg", "hit", candidates="uniform"),

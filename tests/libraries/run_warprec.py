@@ -20,7 +20,9 @@ if "warprec" not in sys.modules:
         package.__path__ = [str(root.joinpath(*name.split(".")))]
         sys.modules[package.__name__] = package
 
-import warprec.evaluation.metrics.accuracy  # noqa: F401 (registers the metrics)
+import warprec.evaluation.metrics.accuracy
+import warprec.evaluation.metrics.bias
+import warprec.evaluation.metrics.diversity  # noqa: F401 (registers the metrics)
 from warprec.data.ranking import top_k_breaking_ties
 from warprec.evaluation.metrics.base_metric import BaseMetric
 from warprec.utils.registry import metric_registry
@@ -40,10 +42,15 @@ shared = {"ground": grades, "binary_relevance": binary, "discounted_relevance": 
 shared |= {"valid_users": BaseMetric.valid_users(grades)}
 
 
+popularity = torch.tensor(given.get("popularity", [0] * items)).float()
+
+
 def value(name, k, blocks):
-    metric = metric_registry.get(name, k=k, num_users=max(users) + 1, num_items=items)
+    counts = {"num_users": max(users) + 1, "num_items": items, "item_interactions": popularity}
+    metric = metric_registry.get(name, k=k, **counts)
     metric.update(scores, user_indices=torch.tensor(users), **shared, **blocks)
     (values,) = metric.compute().values()
+    values = torch.as_tensor(values)
     return float(values[~torch.isnan(values)].mean())
 
 
@@ -73,4 +80,7 @@ results = [
     {"set": {**both, "gain": "binary"}, "values": values({"ndcg": "nDCGRendle2020"}, 42)},
     {"set": {**both, "tie_seed": 7}, "values": values(names, 7)},
 ]
+if "popularity" in given:
+    bias = {"aplt": "APLT", "aclt": "ACLT", "popularity_reo": "PopREO", "entropy": "ShannonEntropy"}
+    results = [{"set": {}, "values": values({**bias, "mean_popularity": "ARP"}, 42)}]
 print(json.dumps({"version": version("warprec"), "results": results}))

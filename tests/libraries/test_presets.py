@@ -9,15 +9,20 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections import Counter
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from recbench_spark.core.definitions import PRESET_VERSIONS, make_definition
+from recbench_spark.metrics.kernels import item_groups
 from recbench_spark.metrics.kernels.accuracy import METRICS
+from recbench_spark.metrics.kernels.beyond_accuracy import ListedCounts, average_entries, entropy
+from recbench_spark.splits.popularity import find_head
 from tests.libraries.inputs import KS, Input, our_values, pool_precision, random_input, weighted_auc
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -171,6 +176,51 @@ def test_torchmetrics_averages_ties_in_ndcg_alone() -> None:
             ours(one, "torchmetrics", {"ties": rule}, loose) for rule in ("pessimistic", "optimistic")
         )
         assert all(low[name] - 1e-6 <= value <= high[name] + 1e-6 for name, value in loose.items())
+
+
+@pytest.mark.slow
+def test_a_thousand_inputs_have_the_short_head_of_warprec() -> None:
+    """Its sort decides which of equally popular items are in the head, so popularities differ here.
+
+    A user without relevant items does not count in its means over users.
+    """
+    inputs = [draw_input("warprec", n, users=8) for n in range(INPUTS)]
+    for n, given in enumerate(inputs):
+        given["popularity"] = np.random.default_rng(n).permutation(given["items"]).tolist()
+    theirs = answers("warprec", "\n".join(map(json.dumps, inputs)))
+    for given, actual in zip(inputs, theirs, strict=True):
+        mine, (result,) = measure_short_head(given), actual["results"]
+        assert set(mine) == set(result["values"])
+        for name, value in result["values"].items():
+            assert mine[name] == pytest.approx(value, abs=1e-6, rel=1e-6, nan_ok=True), name
+
+
+def measure_short_head(given: Input) -> dict[str, float]:
+    """Our values of metrics of popularity, from lists without training items."""
+    popularity = np.array(given["popularity"])
+    head = find_head(Counter(filter(None, given["popularity"])), item_groups.HEAD_SHARE)
+    users = sorted(given["lists"], key=int)
+    shown = [[i for i, _ in given["lists"][u] if i not in given["train"][u]] for u in users]
+    truth = [[i for i, _ in given["truth"].get(u, [])] for u in users]
+    bounds, held_out = (np.cumsum([0, *map(len, rows)]) for rows in (shown, truth))
+    listed, relevant = (np.array([i for row in rows for i in row]) for rows in (shown, truth))
+    lists = ListedCounts(bounds, popularity[listed], 1, head)
+    counted = np.array([len(row) > 0 for row in truth])
+    means = {
+        "aplt": item_groups.long_tail_share(lists, KS)[counted].mean(axis=0),
+        "aclt": item_groups.count_long_tail(lists, KS)[counted].mean(axis=0),
+        "mean_popularity": average_entries(lists, np.maximum(popularity, 1)[listed], KS)[counted].mean(
+            axis=0
+        ),
+    }
+    hits = np.array([i in row for items, row in zip(shown, truth, strict=True) for i in items])
+    groups = item_groups.count_groups(lists, hits, (held_out, popularity[relevant]), KS).mean(axis=0)
+    means["popularity_reo"] = item_groups.popularity_reo(
+        item_groups.GroupCounts(*np.moveaxis(groups, 1, 0))
+    )
+    first = [Counter(i for row in shown for i in row[:k]) for k in KS]
+    means["entropy"] = np.array([entropy([*one.values()], [1] * len(one), given["items"]) for one in first])
+    return {f"{name}@{k}": float(v) for name, row in means.items() for k, v in zip(KS, row, strict=True)}
 
 
 @pytest.mark.slow

@@ -178,3 +178,41 @@ def test_names_are_known_and_say_whether_lists_are_needed() -> None:
     assert plan("ndcg", "auc").request().top == 0
     assert plan("ndcg", "auc").request(lists=True).top == 3
     assert all(plan("ndcg", name).request().top == 3 for name in (*NAMES, "diversity"))
+
+
+def test_recall_of_head_and_tail_over_all_users() -> None:
+    """Head: a, b and e. Up to 3, 2 of its 3 relevant ones are hits, and 1 of 2 of the tail."""
+    rows = [
+        row("u", ["a", "c", "e"], item_ids=["a", "c"], relevance=[1.0, 1.0]),
+        row("v", ["b", "?"], item_ids=["b", "d", "?"], relevance=[1.0, 1.0, 0.0]),
+        row("w", ["c"], item_ids=["e"], relevance=[1.0]),
+        row("x", [], item_ids=["a"], relevance=[1.0]),
+    ]
+    facts = ListedCatalogue(Counted(N_TRAIN), 5, Facts(8, None, 4))
+    one, three = measure([batch(rows)], plan("popularity_reo"), facts)
+    assert (one.value, one.n) == (1.0, 3) and one.k == 1, "nothing of the tail in the first place"
+    assert three.value == pytest.approx((2 / 3 - 1 / 2) / (2 / 3 + 1 / 2), abs=1e-12)
+    assert three.definition == "v1;head=0.8"
+
+
+def test_recall_of_groups_by_a_loop_with_an_interval_that_resamples_users() -> None:
+    draw = random.Random(7)
+    rows = [
+        row(
+            f"u{u}",
+            draw.sample("abcde", 3),
+            item_ids=[*"abcde"],
+            relevance=[float(draw.random() < 0.4) for _ in "abcde"],
+        )
+        for u in range(200)
+    ]
+    facts = ListedCatalogue(Counted(N_TRAIN), 5, Facts(8, None, 4))
+    (value,) = measure([batch(rows)], plan("popularity_reo", ks=(3,), replicates=200), facts)
+    hits, relevant = {False: 0, True: 0}, {False: 0, True: 0}
+    for values in (dict(zip(RANKINGS.names, one, strict=True)) for one in rows):
+        for item, grade in zip(values["item_ids"], values["relevance"], strict=True):
+            relevant[N_TRAIN[item] >= 4] += grade > 0
+            hits[N_TRAIN[item] >= 4] += grade > 0 and item in values["top_items"]
+    head, tail = (hits[side] / relevant[side] for side in (True, False))
+    assert value.value == pytest.approx(abs(head - tail) / (head + tail), abs=1e-12)
+    assert value.ci_low < value.value < value.ci_high and 0 < value.stderr < 0.1

@@ -1,6 +1,13 @@
 """Metrics computed on arrays: one value per user."""
 
 # All modules are imported together: `about` then has every registration.
-from recbench_spark.metrics.kernels import accuracy, beyond_accuracy, learning_curves, predictions, roc
+from recbench_spark.metrics.kernels import (
+    accuracy,
+    beyond_accuracy,
+    item_groups,
+    learning_curves,
+    predictions,
+    roc,
+)
 
-__all__ = ["accuracy", "beyond_accuracy", "learning_curves", "predictions", "roc"]
+__all__ = ["accuracy", "beyond_accuracy", "item_groups", "learning_curves", "predictions", "roc"]

@@ -9,7 +9,9 @@ do not define it; sums run along a list, so a user's value does not depend on th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TypeVar
 
@@ -25,7 +27,30 @@ Number = TypeVar("Number", np.int64, np.float64)
 CELLS = 1 << 20
 """Cells computed at once: users x places x (dimensions or places)."""
 
-PopularityMetric = Callable[[Ints, Ints, int, Sequence[int]], Floats]
+
+@dataclass(frozen=True)
+class ListedCounts:
+    """Lists by the training users of their entries.
+
+    Attributes:
+        offsets: (u + 1,), user u has the entries `offsets[u]:offsets[u + 1]`.
+        count_n: each entry's training users; below 0: a place without an item, left out.
+        users: training users.
+        head: training users from which on an item is in the short head (`splits.popularity.find_head`).
+    """
+
+    offsets: Ints
+    count_n: Ints
+    users: int
+    head: int
+
+    def share_users(self, at_least: int = 0) -> Floats:
+        """Return the share of training users with each entry, (n,)."""
+        shares: Floats = np.clip(self.count_n, at_least, max(self.users, 1)) / max(self.users, 1)
+        return shares
+
+
+PopularityMetric = Callable[[ListedCounts, Sequence[int]], Floats]
 OverallMetric = Callable[[Sequence[int], Sequence[int], int], float]
 
 POPULARITY: dict[str, PopularityMetric] = {}
@@ -66,24 +91,16 @@ def overall_metric(name: str, about: About) -> Callable[[OverallMetric], Overall
         source="Zhou et al. 2010, Solving the apparent diversity-accuracy dilemma of recommender systems",
     ),
 )
-def novelty(offsets: Ints, count_n: Ints, users: int, ks: Sequence[int]) -> Floats:
+def novelty(lists: ListedCounts, ks: Sequence[int]) -> Floats:
     """Mean -log2 p over the first k entries.
 
     p is the share of training users with the item. float64 (u, c), in bits; NaN for a user without a list.
     An item which nobody has counts as if one user had it: log2(users), the largest possible value. Blind to
     whether anything new is any good, and to what the user knows from elsewhere. Source: Zhou et al. 2010,
-    "Solving the apparent diversity-accuracy dilemma of recommender systems" (surprisal).
-
-    Args:
-        offsets: (u + 1,), user u has the entries `offsets[u]:offsets[u + 1]`.
-        count_n: each listed item's training users; below 0: a place without an item, left out.
-        users: training users; without any the value is NaN.
-        ks: cut-offs.
+    "Solving the apparent diversity-accuracy dilemma of recommender systems" (surprisal). Without training
+    users the value is NaN.
     """
-    if not users:
-        return np.full((len(offsets) - 1, len(ks)), np.nan)
-    share = np.clip(count_n, 1, users) / users
-    return mean_at_cutoffs(offsets, np.where(count_n < 0, np.nan, -np.log2(share)), ks)
+    return average_entries(lists, -np.log2(lists.share_users(at_least=1)), ks)
 
 
 @popularity_metric(
@@ -97,17 +114,24 @@ def novelty(offsets: Ints, count_n: Ints, users: int, ks: Sequence[int]) -> Floa
         source="Yin et al. 2012, Challenging the long tail recommendation",
     ),
 )
-def mean_popularity(offsets: Ints, count_n: Ints, users: int, ks: Sequence[int]) -> Floats:
+def mean_popularity(lists: ListedCounts, ks: Sequence[int]) -> Floats:
     """Mean share of training users with a listed item.
 
     float64 (u, c), in [0, 1], over the first k entries; NaN for a user without a list. A mean: blind to one
-    unknown item among hits. Args as for `novelty`. Source: Yin et al. 2012, "Challenging the long tail
-    recommendation", as a share.
+    unknown item among hits. Without training users the value is NaN. Source: Yin et al. 2012, "Challenging
+    the long tail recommendation", as a share.
     """
-    if not users:
-        return np.full((len(offsets) - 1, len(ks)), np.nan)
-    share = np.clip(count_n, 0, users) / users
-    return mean_at_cutoffs(offsets, np.where(count_n < 0, np.nan, share), ks)
+    return average_entries(lists, lists.share_users(), ks)
+
+
+def average_entries(lists: ListedCounts, value_n: Floats, ks: Sequence[int]) -> Floats:
+    """Average the entries' values over first entries, (u, c).
+
+    NaN without an entry, and without training users.
+    """
+    if not lists.users:
+        return np.full((len(lists.offsets) - 1, len(ks)), np.nan)
+    return mean_at_cutoffs(lists.offsets, np.where(lists.count_n < 0, np.nan, value_n), ks)
 
 
 def mean_at_cutoffs(offsets: Ints, value_n: Floats, ks: Sequence[int]) -> Floats:
@@ -269,3 +293,28 @@ def gini(times_x: Sequence[int], items_x: Sequence[int], n_items: int) -> float:
     spread = sum(t * h * (2 * a + h - n_items) for (t, h), a in zip(known, before, strict=False))
     total = n_items * sum(t * h for t, h in known)
     return spread / total if total else float("nan")
+
+
+@overall_metric(
+    "entropy",
+    About(
+        place=165,
+        bounds=NOT_NEGATIVE,
+        title="entropy of the listed items (in nats)",
+        formula="-sum p log p over the items; p is an item's share of all entries up to k.",
+        edges="No value if nothing was listed.",
+        source="Shannon 1948, A mathematical theory of communication",
+    ),
+)
+def entropy(times_x: Sequence[int], items_x: Sequence[int], n_items: int) -> float:
+    """Return the entropy of listed items, 0 .. log(n_items), in nats.
+
+    Args as for `gini`. 0: one item has all entries. NaN if nothing was listed. Blind to which items are
+    shown. The terms are added exactly, so their order changes no bit.
+
+    >>> entropy([1], [2], 9) == math.log(2)
+    True
+    """
+    shown = [(t, h) for t, h in zip(times_x, items_x, strict=True) if t > 0]
+    total = sum(t * h for t, h in shown)
+    return math.fsum(t * h / total * math.log(total / t) for t, h in shown) if total else math.nan

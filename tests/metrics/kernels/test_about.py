@@ -25,7 +25,9 @@ def test_every_metric_is_registered() -> None:
 
 def test_directions_as_the_literature_has_them() -> None:
     errors = {"mse", "rmse", "mae", "nmse", "logloss", "calibration_error", "fnr", "fpr"}
-    assert set(about.best_when("small")) == errors | {"percentile_rank", "gini", "mean_popularity"}
+    assert set(about.best_when("small")) == errors | {
+        "percentile_rank", "gini", "mean_popularity", "popularity_reo",
+    }  # fmt: skip
     assert about.best_when("near 0") == ("pe",)
     assert about.best_when("none") == ("mean_prediction", "mean_outcome")
     everything = [name for best in ("large", "small", "near 0", "none") for name in about.best_when(best)]
@@ -36,7 +38,8 @@ def test_reports_show_what_ranks_before_what_predicts_and_no_two_in_one_place() 
     placed = [name for name in ABOUT if math.isfinite(about.place_in_reports(name))]
     assert sorted(placed, key=about.place_in_reports) == [
         *("ndcg", "mandcg", "recall", "precision", "map", "mrr", "hit", "auc", "coverage", "f1"),
-        *("r_precision", "rbp", "percentile_rank", "novelty", "diversity", "mean_popularity", "gini"),
+        *("r_precision", "rbp", "percentile_rank", "novelty", "diversity", "mean_popularity"),
+        *("aplt", "aclt", "popularity_reo", "gini", "entropy"),
         *("rmse", "mae", "mse", "nmse", "logloss", "rig", "pe", "gauc", "pauc", "calibration_error"),
     ]
     assert len({ABOUT[name].place for name in placed}) == len(placed)
@@ -44,7 +47,7 @@ def test_reports_show_what_ranks_before_what_predicts_and_no_two_in_one_place() 
 
 def test_bounds_that_are_not_zero_to_one() -> None:
     result = {name: known.bounds for name, known in ABOUT.items() if known.bounds != about.SHARE}
-    not_negative = ("mse", "rmse", "mae", "nmse", "logloss", "novelty", "hit")
+    not_negative = ("mse", "rmse", "mae", "nmse", "logloss", "novelty", "hit", "aclt", "entropy")
     assert result == {
         **dict.fromkeys(not_negative, (0.0, math.inf)),
         **dict.fromkeys(("mean_prediction", "mean_outcome"), ANY),

@@ -26,12 +26,16 @@ def make_lists(lists: list[list[int]]) -> Any:
     return offsets, np.array([item for items in lists for item in items], dtype=np.int64)
 
 
+def count(offsets: Any, items: Any, head: int = 4) -> beyond_accuracy.ListedCounts:
+    return beyond_accuracy.ListedCounts(offsets, COUNTS[items], 8, head)
+
+
 def test_novelty_and_popularity_by_hand() -> None:
     """Items 0 to 3 belong to 8, 4, 2 and 1 of 8 users, item 4 to nobody."""
     offsets, items = make_lists([[0, 1, 4], [], [3]])
-    result = beyond_accuracy.novelty(offsets, COUNTS[items], 8, (1, 2, 3, 9))
+    result = beyond_accuracy.novelty(count(offsets, items), (1, 2, 3, 9))
     np.testing.assert_allclose(result, [[0, 1 / 2, 4 / 3, 4 / 3], [np.nan] * 4, [3] * 4])
-    result = beyond_accuracy.mean_popularity(offsets, COUNTS[items], 8, (1, 2, 3, 9))
+    result = beyond_accuracy.mean_popularity(count(offsets, items), (1, 2, 3, 9))
     np.testing.assert_allclose(result, [[1, 3 / 4, 1 / 2, 1 / 2], [np.nan] * 4, [1 / 8] * 4])
 
 
@@ -67,8 +71,8 @@ def test_loops_agree_whatever_the_batch(cells: int, lists: list[list[int]]) -> N
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(beyond_accuracy, "CELLS", cells)
         result = {
-            "novelty": beyond_accuracy.novelty(offsets, COUNTS[items], 8, KS),
-            "popularity": beyond_accuracy.mean_popularity(offsets, COUNTS[items], 8, KS),
+            "novelty": beyond_accuracy.novelty(count(offsets, items), KS),
+            "popularity": beyond_accuracy.mean_popularity(count(offsets, items), KS),
             "cosine": beyond_accuracy.intra_list_diversity(offsets, items, VECTORS, KS),
         }
     expected = {
@@ -87,14 +91,9 @@ def pairs(similarity: Any, entries: list[int]) -> list[float]:
 @given(LISTS)
 def test_a_user_has_the_same_bits_in_any_company(lists: list[list[int]]) -> None:
     offsets, items = make_lists(lists)
-    together = beyond_accuracy.novelty(offsets, COUNTS[items], 8, KS)
-    alone = [beyond_accuracy.novelty(*one(entries), 8, KS)[0] for entries in lists]
+    together = beyond_accuracy.novelty(count(offsets, items), KS)
+    alone = [beyond_accuracy.novelty(count(*make_lists([entries])), KS)[0] for entries in lists]
     assert together.tobytes() == np.array(alone).tobytes()
-
-
-def one(entries: list[int]) -> Any:
-    offsets, items = make_lists([entries])
-    return offsets, COUNTS[items]
 
 
 def test_gini_by_hand() -> None:
@@ -123,3 +122,13 @@ def test_gini_is_half_the_mean_difference_over_the_mean(times: list[int], random
 def test_gini_of_huge_counts_does_not_overflow() -> None:
     result = beyond_accuracy.gini([10**12, 1], [10**6, 10**9], 10**9 + 10**6)
     assert result == pytest.approx(10**9 / (10**9 + 10**6), rel=1e-8)
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.randoms())
+def test_entropy_is_that_of_a_drawn_entry(times: list[int], random: Any) -> None:
+    """Each entry says log(total / its item's times)."""
+    entries = [t for t in times for _ in range(t)]
+    result = beyond_accuracy.entropy(times, [1] * len(times), len(times))
+    assert result == pytest.approx(mean([math.log(len(entries) / t) for t in entries]), nan_ok=True)
+    mixed = random.sample(times, len(times))
+    assert beyond_accuracy.entropy(mixed, [1] * len(mixed), 99) == pytest.approx(result, abs=0, nan_ok=True)
