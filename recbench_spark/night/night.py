@@ -173,7 +173,6 @@ class BenchmarkNight:
         return ItemMoments(
             share_rows(rows, LABELLED, self.store.scratch),
             self.data.known_items,
-            self.benchmark.evaluation.parts,
             definition.first_seen_in,
             definition.unavailable,
             share_availability(self.store, self.benchmark.dataset, definition.candidates_as_of),

@@ -49,9 +49,9 @@ def hash_split(identify: InputIdentifier, benchmark: Benchmark) -> tuple[str, di
     # A slice's content is among the inputs, so a copy at another path is the same slice.
     slices = [{**cut.model_dump(), "path": None} for cut in benchmark.evaluation.slices]
     split = benchmark.split.model_dump(exclude={"anchor"})
-    return digest(
-        settings, inputs, split, slices, split_revisions(dataset), *list_period_keys(benchmark)
-    ), inputs
+    timed = benchmark.definition.candidates_as_of != "none"  # its blocks have times
+    more = (*list_period_keys(benchmark), *(["timed"] if timed else []))
+    return digest(settings, inputs, split, slices, split_revisions(dataset), *more), inputs
 
 
 def list_period_keys(benchmark: Benchmark) -> tuple[str, ...]:

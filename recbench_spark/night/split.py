@@ -51,7 +51,7 @@ from recbench_spark.splits.manifests import (
 )
 from recbench_spark.splits.rules import label_log, open_plain_log, open_world
 from recbench_spark.splits.slice_tables import label_slices
-from recbench_spark.splits.user_blocks import BlockPlan, build_user_blocks, label_queries
+from recbench_spark.splits.user_blocks import BlockPlan, build_user_blocks, label_queries, label_times
 from recbench_spark.splits.windows import list_age_facts, list_time_facts
 from recbench_spark.splits.worlds import list_propensities
 from recbench_spark.storage.blocks import PieceRows, Rows, TaskRows, run_pieces
@@ -440,7 +440,11 @@ def _write_blocks(
             known.find,
             catalogue.bounds,
             list_held_out_parts(benchmark.split),
-            (*label_slices(store, benchmark.evaluation.slices), *label_queries(benchmark.dataset.query)),
+            (
+                *label_slices(store, benchmark.evaluation.slices),
+                *label_queries(benchmark.dataset.query),
+                *label_times(benchmark.definition.candidates_as_of),
+            ),
             benchmark.dataset.events is not None,
             in_time=benchmark.split.successive,
         )

@@ -1,7 +1,8 @@
 """Items that were candidates when a row was tested.
 
-A user's rows at one time become one question, with candidates as of this time. Arrays with times are made
-once a host, of all labelled rows. Axes: i items, n rows (a user and part), p truth items, q questions.
+A user's rows at one time become one question, with candidates as of this time. Arrays with items' times are
+made once a host; a truth item's time is a label of its block. Axes: i items, n rows (a user and part), p
+truth items, q questions.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ import pyarrow.dataset as ds
 
 from recbench_spark.config import Dataset, digest
 from recbench_spark.core.arrays import Bools, Ints
-from recbench_spark.core.hashed_ids import hash_encoded, hash_ids
-from recbench_spark.core.hashing import Hashes, hash_bytes
 from recbench_spark.core.ids import encode_texts
 from recbench_spark.errors import DataError
 from recbench_spark.ranking.batches import read_item_lists
@@ -34,11 +33,12 @@ from recbench_spark.ranking.kernels.moments import (
 )
 from recbench_spark.ranking.kernels.positives import ItemLists
 from recbench_spark.ranking.known_items import KnownItems, share_rows
-from recbench_spark.ranking.successive import TRUTH, repeat_ranges
+from recbench_spark.ranking.query_questions import divide_truth, list_labels
 from recbench_spark.schemas import QUERY_ID
 from recbench_spark.sources.availability import open_availability, order_periods, read_periods
 from recbench_spark.splits.labels import TRAIN
 from recbench_spark.splits.positions import encode_ids, id_column, name_parts
+from recbench_spark.splits.user_blocks import TIME_LABEL
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.scratch import keep_rows
@@ -47,17 +47,16 @@ from recbench_spark.storage.shared_arrays import SharedRows, flatten_lists
 AS_OF = "as_of"
 """Column with a question's moment, in microseconds; NULL without truth."""
 
-LABELLED = ("user_id", "item_id", "event_time", "part")
+LABELLED = ("item_id", "event_time", "part")
 
 
 @dataclass(frozen=True)
 class ItemMoments:
-    """Times when items were candidates, and truth items were tested.
+    """Times when items were candidates.
 
     Attributes:
         rows: a split's labelled rows (LABELLED).
         items: the catalogue.
-        parts: the evaluated parts.
         first_seen_in: rows that make an item seen: all, or those of training.
         unavailable: what becomes of truth that was no candidate: left out, not ranked, or (for counts)
             kept as it is.
@@ -66,7 +65,6 @@ class ItemMoments:
 
     rows: SharedRows
     items: KnownItems
-    parts: tuple[str, ...]
     first_seen_in: Literal["log", "train"]
     unavailable: Literal["left_out", "miss", "keep"]
     availability: SharedPeriods | None = None
@@ -101,31 +99,18 @@ def share_availability(store: FileTables, dataset: Dataset, candidates_as_of: st
 
 
 class OpenMoments(NamedTuple):
-    """Items' periods, and truth items' times by the hash of user, part and item.
+    """Items' periods.
 
-    every: the periods, for any users. `hash_p` ascends; `time_p` has the times. unknown: periods of items
-    that are not in the catalogue.
+    every: the periods, for any users. unknown: periods of items that are not in the catalogue.
     """
 
     every: UserMoments
-    hash_p: Hashes
-    time_p: Ints
     unknown: int
 
     @property
     def periods(self) -> Periods:
         """Times at which items are candidates."""
         return self.every.periods
-
-    def find_times(self, users: pa.Table) -> Ints:
-        """Return the time of each truth item, (p,), of rows of `PART_USERS`."""
-        lists = users.column("item_ids").combine_chunks()
-        count_n = np.diff(flatten_lists(lists)[0])
-        parts = pa.array(np.repeat(np.arange(len(users)), count_n))
-        keys_p = np.repeat(users.column("user_key").to_numpy().view(np.uint64), count_n)
-        hashes_p = hash_ids(lists.flatten(), hash_ids(users.column("part").take(parts), keys_p))
-        times: Ints = self.time_p[np.searchsorted(self.hash_p, hashes_p)]
-        return times
 
     def at(self, users: pa.RecordBatch) -> UserMoments:
         """Return users' moments; without truth, they are at the end."""
@@ -150,9 +135,9 @@ class OpenMoments(NamedTuple):
 
 @lru_cache(maxsize=2)
 def _open(moments: ItemMoments) -> OpenMoments:
-    key = digest(moments.rows.key, moments.first_seen_in, moments.parts, length=32)
+    key = digest(moments.rows.key, moments.first_seen_in, length=32)
     arrays = SharedRows(f"{key}-moments", moments.rows.files).arrays(partial(_build, moments=moments))
-    first_i, time_p = arrays["first"], arrays["time"]
+    first_i = arrays["first"]
     seen_i = first_i < ALWAYS
     begin_p = first_i[seen_i]
     periods = Periods(np.append(0, np.cumsum(seen_i)), begin_p, np.full(len(begin_p), ALWAYS))
@@ -162,7 +147,7 @@ def _open(moments: ItemMoments) -> OpenMoments:
         build = partial(_build_periods, moments=moments)
         held = SharedRows(f"{shown.key}-{moments.items.rows.key}", shown.files).arrays(build)
         periods, unknown = Periods(*(held[name] for name in PERIODS)), int(held["unknown"][0])
-    return OpenMoments(place_moments(NO_MOMENTS.moment_u, periods), arrays["hash"], time_p, unknown)
+    return OpenMoments(place_moments(NO_MOMENTS.moment_u, periods), unknown)
 
 
 PERIODS = ("offsets", "begin", "end")
@@ -195,15 +180,12 @@ def _build_periods(dataset: ds.Dataset, folder: Path, moments: ItemMoments) -> N
 
 
 def _build(dataset: ds.Dataset, folder: Path, moments: ItemMoments) -> None:
-    """Write items' first times, (i,), and truth items' times by hash, (p,).
-
-    The arrays take 8 bytes an item, and 16 a truth item.
+    """Write items' first times, (i,): 8 bytes an item.
 
     Raises:
-        DataError: rows have no time; or two truth items have one hash.
+        DataError: rows have no time.
     """
     first_i = np.full(moments.items.n_items, ALWAYS)
-    hashes, times = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     for rows in map(_to_table, dataset.to_batches(columns=list(LABELLED))):
         time_r = rows.column("event_time").to_numpy()
         names, part_r = name_parts(rows)
@@ -211,16 +193,7 @@ def _build(dataset: ds.Dataset, folder: Path, moments: ItemMoments) -> None:
         item_r = moments.items.find(ids.dictionary)[0][ids.indices.to_numpy()]
         seen_r = np.isin(names, [TRAIN] if moments.first_seen_in == "train" else names)[part_r]
         np.minimum.at(first_i, item_r[seen_r], time_r[seen_r])
-        tested_r = np.flatnonzero(np.isin(names, moments.parts)[part_r])
-        hashes.append(_hash_rows(rows.take(pa.array(tested_r)), names, part_r[tested_r]))
-        times.append(time_r[tested_r])
-    hash_p, time_p = np.concatenate(hashes), np.concatenate(times)
-    order = np.argsort(hash_p)
-    hash_p, time_p = hash_p[order], time_p[order]
-    if (hash_p[1:] == hash_p[:-1]).any():
-        raise DataError("two tested rows have one hash of user, part and item", "give other ids to users")
-    for name, array in {"first": first_i, "hash": hash_p, "time": time_p}.items():
-        shared_arrays.save_array(folder, name, array)
+    shared_arrays.save_array(folder, "first", first_i)
 
 
 def _to_table(batch: pa.RecordBatch) -> pa.Table:
@@ -231,14 +204,6 @@ def _to_table(batch: pa.RecordBatch) -> pa.Table:
             "map dataset.columns.event_time, or definition.candidates_as_of: none",
         )
     return rows
-
-
-def _hash_rows(rows: pa.Table, names: list[str], part_r: Ints) -> Hashes:
-    """Hash user, part and item of each row, as `OpenMoments.find_times`."""
-    hash_r = hash_encoded(id_column(rows, "user_id"))
-    for number, name in enumerate(names):
-        hash_r[part_r == number] = hash_bytes(name.encode(), hash_r[part_r == number])
-    return hash_encoded(id_column(rows, "item_id"), hash_r)
 
 
 # ------------------------------------------------------------------------------- questions
@@ -252,60 +217,30 @@ def ask_at_times(users: pa.Table, moments: ItemMoments, keep_empty: bool) -> pa.
     other; or it stays as item -1, which is never ranked.
 
     Args:
-        users: rows of `PART_USERS` or `QUESTION_USERS`.
+        users: rows of `PART_USERS` or `QUESTION_USERS`; their slices have the key TIME_LABEL.
         moments: the times.
         keep_empty: keep a row without truth for users who have no other.
     """
-    truth = _order_truth(users, moments)
-    empty_n = _list_empty(users, truth.row_p) if keep_empty else np.empty(0, np.int64)
-    first_q = np.flatnonzero(_differs(truth.row_p) | _differs(truth.number_p))
-    row_q = np.append(truth.row_p[first_q], empty_n)
-    count_q = np.append(np.diff(np.append(first_q, len(truth.row_p))), np.zeros_like(empty_n))
-    place_q = np.argsort(row_q, kind="stable")
-    row_q, count_q = row_q[place_q], count_q[place_q]
-    first_q = pa.array(np.append(first_q, empty_n)[place_q], mask=count_q == 0)
-    bounds_q = np.append(0, np.cumsum(count_q))
-    columns = {name: users.column(name).combine_chunks() for name in users.column_names}
-    values = {name: columns[name].flatten().take(pa.array(truth.at_p)) for name in TRUTH}
-    values["items"] = pa.array(truth.item_p, pa.int32())
-    bounds = pa.array(bounds_q, pa.int32())
-    lists = {name: pa.ListArray.from_arrays(bounds, one) for name, one in values.items()}
-    taken = {name: one.take(pa.array(row_q)) for name, one in columns.items() if name not in lists}
-    taken["slices"] = _take_labels(columns["slices"], row_q, bounds_q, truth.place_p)
-    numbers = pa.array(truth.number_p).take(first_q).cast(pa.string())
-    taken[QUERY_ID] = pc.if_else(first_q.is_valid(), taken.get(QUERY_ID, numbers), None)
-    moments_q = pa.array(truth.time_p).take(first_q)
-    every = {**taken, **lists, AS_OF: moments_q}
-    return pa.table({name: every[name] for name in dict.fromkeys([*columns, QUERY_ID, AS_OF])})
-
-
-class _OrderedTruth(NamedTuple):
-    """Truth items by row and time, (p,) each.
-
-    `row_p`; `time_p`; `number_p`: the time's number in the row, from 1; `item_p`; `at_p`, `place_p`: their
-    places among all truth items, and in the row's.
-    """
-
-    row_p: Ints
-    time_p: Ints
-    number_p: Ints
-    item_p: Ints
-    at_p: Ints
-    place_p: Ints
-
-
-def _order_truth(users: pa.Table, moments: ItemMoments) -> _OrderedTruth:
-    """Order the truth by time; leave out or hide what was no candidate."""
-    opened = moments.open()
-    offsets, item_p = flatten_lists(users.column("items"))
-    row_p, time_p = np.repeat(np.arange(len(users)), np.diff(offsets)), opened.find_times(users)
-    known_p = mark_available(opened.periods, item_p.astype(np.int64), time_p)
-    item_p = np.where(known_p | (moments.unavailable != "miss"), item_p, -1).astype(np.int64)
-    at_p = np.lexsort((item_p, time_p, row_p))
-    row_p, time_p, item_p = row_p[at_p], time_p[at_p], item_p[at_p]
-    stays_p = known_p[at_p] | (moments.unavailable != "left_out")
-    columns = row_p, time_p, _number_times(row_p, time_p), item_p, at_p, at_p - offsets[row_p]
-    return _OrderedTruth(*(one[stays_p] for one in columns))
+    labels, (offsets, item_p) = list_labels(users), flatten_lists(users.column("items"))
+    time_p = labels.pop(TIME_LABEL, pa.array([], pa.string())).cast(pa.int64()).to_numpy()
+    known_p = mark_available(moments.open().periods, item_p.astype(np.int64), time_p)
+    if moments.unavailable == "miss":
+        item_p = np.where(known_p, item_p, -1)
+        lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(item_p, pa.int32()))
+        users = users.set_column(users.column_names.index("items"), "items", lists)
+    row_p = np.repeat(np.arange(len(users)), np.diff(offsets))
+    order = np.lexsort((item_p, time_p, row_p))
+    number_p = np.empty_like(order)
+    number_p[order] = _number_times(row_p[order], time_p[order])
+    order = order[known_p[order]] if moments.unavailable == "left_out" else order
+    first_q = np.flatnonzero(_differs(row_p[order]) | _differs(number_p[order]))
+    empty_n = _list_empty(users, row_p[order]) if keep_empty else np.empty(0, np.int64)
+    questions, place_q = divide_truth(users, labels, order, first_q, empty_n)
+    numbers = pa.array(number_p).take(place_q).cast(pa.string())
+    if QUERY_ID in questions.column_names:
+        numbers = pc.if_else(place_q.is_valid(), questions.column(QUERY_ID), None)
+        questions = questions.drop_columns([QUERY_ID])
+    return questions.append_column(QUERY_ID, numbers).append_column(AS_OF, pa.array(time_p).take(place_q))
 
 
 def _differs(values: Ints) -> Bools:
@@ -331,25 +266,3 @@ def _list_empty(users: pa.Table, row_p: Ints) -> Ints:
         new_n[1:] |= pc.not_equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
     owner_n = np.cumsum(new_n) - 1
     return np.flatnonzero(new_n & ~np.isin(owner_n, owner_n[np.unique(row_p)]))
-
-
-def _take_labels(slices: pa.MapArray, row_q: Ints, bounds_q: Ints, place_p: Ints) -> pa.MapArray:
-    """Return questions' labels by slice key; NULL without truth.
-
-    Args:
-        slices: labels of each row's truth.
-        row_q: the row behind each question.
-        bounds_q: bounds of each question's truth items, (q + 1,).
-        place_p: their places in the row's truth.
-    """
-    starts, count_q = slices.offsets.to_numpy(), np.diff(bounds_q)
-    missing_q = slices.is_null().to_numpy(zero_copy_only=False)[row_q] | (count_q == 0)
-    length_q = np.where(missing_q, 0, np.diff(starts)[row_q])
-    question_e, entry_e = repeat_ranges(starts[row_q], length_q)
-    at_e, place = repeat_ranges(bounds_q[question_e], count_q[question_e])
-    labels = slices.items.offsets.to_numpy()[entry_e][at_e] + place_p[place]
-    bounds_e = pa.array(np.append(0, np.cumsum(count_q[question_e])), pa.int32())
-    values = pa.ListArray.from_arrays(bounds_e, slices.items.values.take(pa.array(labels)))
-    bounds = pa.array(np.append(0, np.cumsum(length_q)), pa.int32())
-    maps = pa.MapArray.from_arrays(bounds, slices.keys.take(pa.array(entry_e)), values)
-    return maps.take(pa.array(np.arange(len(maps)), mask=missing_q)).cast(slices.type)

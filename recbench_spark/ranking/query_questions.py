@@ -16,6 +16,9 @@ from recbench_spark.schemas import QUERY_ID
 from recbench_spark.splits.queries import QUERY_LABEL
 from recbench_spark.storage.shared_arrays import flatten_lists
 
+Labels = dict[str, pa.Array]
+"""Labels of truth items by slice key."""
+
 
 def ask_by_query(users: pa.Table) -> pa.Table:
     """Divide each row's truth by query; history and masked items stay the user's.
@@ -28,15 +31,33 @@ def ask_by_query(users: pa.Table) -> pa.Table:
         where the log has none, which is one question, and without truth.
     """
     offsets, _ = flatten_lists(users.column("items"))
-    labels = _list_labels(users.column("slices").combine_chunks())
+    labels = list_labels(users)
     texts = labels.pop(QUERY_LABEL, pa.array([], pa.string()))
     row_i, code_i = np.repeat(np.arange(len(users)), np.diff(offsets)), _rank_texts(texts)
     order = np.lexsort((code_i, row_i))
     first_q = np.flatnonzero(np.diff(row_i[order], prepend=-1) | np.diff(code_i[order], prepend=-2))
-    empty_n = np.flatnonzero(np.diff(offsets) == 0)
-    asked_q = np.append(row_i[order][first_q], empty_n)
-    length_q = np.append(np.diff(first_q, append=len(order)), np.zeros(len(empty_n), np.int64))
-    query_q = pa.concat_arrays([texts.take(pa.array(order[first_q])), pa.nulls(len(empty_n), pa.string())])
+    table, at_q = divide_truth(users, labels, order, first_q, np.flatnonzero(np.diff(offsets) == 0))
+    return table.append_column(QUERY_ID, texts.take(at_q))
+
+
+def divide_truth(
+    users: pa.Table, labels: Labels, order: Ints, first_q: Ints, empty_n: Ints
+) -> tuple[pa.Table, pa.Array]:
+    """Divide rows' truth into questions.
+
+    Args:
+        users: rows of `PART_USERS`.
+        labels: those that stay, from `list_labels`.
+        order: places of the truth items that are asked, question by question, in order of rows.
+        first_q: where each question begins among them.
+        empty_n: rows with a question without truth.
+
+    Returns:
+        A row per question, in order of rows, and the place of its first truth item, NULL without truth.
+    """
+    offsets, _ = flatten_lists(users.column("items"))
+    asked_q = np.append(np.searchsorted(offsets, order[first_q], "right") - 1, empty_n)
+    length_q = np.append(np.diff(first_q, append=len(order)), np.zeros_like(empty_n))
     order_q = np.argsort(asked_q, kind="stable")
     row_q, length_q = asked_q[order_q], length_q[order_q]
     columns = {name: users.column(name).take(pa.array(row_q)) for name in users.column_names}
@@ -48,14 +69,16 @@ def ask_by_query(users: pa.Table) -> pa.Table:
     lists = {key: pa.ListArray.from_arrays(bounds, values.take(at)) for key, values in labels.items()}
     columns["slices"] = _map_labels(lists, length_q).cast(users.schema.field("slices").type)
     table = pa.table([columns[name] for name in users.column_names], schema=users.schema)
-    return table.append_column(QUERY_ID, query_q.take(pa.array(order_q)))
+    place_q = np.append(order[first_q], np.zeros_like(empty_n))[order_q]
+    return table, pa.array(place_q, mask=length_q == 0)
 
 
-def _list_labels(slices: pa.MapArray) -> dict[str, pa.Array]:
+def list_labels(users: pa.Table) -> Labels:
     """Return each key's labels of all truth items, (i,).
 
     Rows with truth have the same keys, in one order.
     """
+    slices = users.column("slices").combine_chunks()
     starts, there_n = slices.offsets.to_numpy(), slices.is_valid().to_numpy(zero_copy_only=False)
     first_n = starts[:-1][there_n & (np.diff(starts) > 0)]
     if not len(first_n):

@@ -33,16 +33,19 @@ TARGET = pa.schema([field for field in USER_BLOCKS.arrow_schema if field.name !=
 TABLE_LABELS = ("id", "label")
 """Columns in a table of labels."""
 
+TIME_LABEL = "definition.candidates_as_of"
+"""Key among a block's slices: the time of each truth item."""
+
 
 class SliceLabel(NamedTuple):
     """A slice: its key, and where its labels come from.
 
     `column` is a table's column or the log's attribute. `table` has rows of TABLE_LABELS; None: it has
-    none, or no table gives the labels.
+    none, or no table gives the labels. `time`: the row's time in microseconds.
     """
 
     key: str
-    of: Literal["popularity", "cold_user", "log", "users", "items"]
+    of: Literal["popularity", "cold_user", "log", "users", "items", "time"]
     column: str = ""
     table: SharedRows | None = None
 
@@ -50,6 +53,11 @@ class SliceLabel(NamedTuple):
 def label_queries(query: str | None) -> tuple[SliceLabel, ...]:
     """Return the label of a truth item's query, for a log that has queries."""
     return (SliceLabel(QUERY_LABEL, "log", query),) if query else ()
+
+
+def label_times(candidates_as_of: str) -> tuple[SliceLabel, ...]:
+    """Return the label of a truth item's time, where it decides about candidates."""
+    return () if candidates_as_of == "none" else (SliceLabel(TIME_LABEL, "time"),)
 
 
 @dataclass(frozen=True)
@@ -77,8 +85,13 @@ class BlockPlan:
         """Columns for a task to read."""
         needed = self.events or any(label.of == "log" for label in self.slices)
         attributes = ["attributes"] if needed else []
-        times = ["event_time"] if self.in_time else []
+        times = ["event_time"] if self.has_times else []
         return ("user_id", "item_id", "rating", "part", *attributes, *times)
+
+    @property
+    def has_times(self) -> bool:
+        """True if rows' times count."""
+        return self.in_time or any(label.of == "time" for label in self.slices)
 
 
 @dataclass(frozen=True)
@@ -140,7 +153,9 @@ def _order_rows(rows: pa.Table, plan: BlockPlan) -> _OrderedRows:
     # A file's dictionary may name users whose rows were dropped.
     there_u, user_r = np.unique(users.indices.to_numpy(), return_inverse=True)
     rating_r = rating.to_numpy(zero_copy_only=False)
-    order_r = ascending(user_r, item_r, rating_r, np.argsort(np.argsort(parts))[part_r], *of_log)
+    time_r: Ints | None = pc.fill_null(rows.column("event_time"), 0).to_numpy() if plan.has_times else None
+    ties = [rating_r, np.argsort(np.argsort(parts))[part_r], *of_log]
+    order_r = ascending(user_r, item_r, *ties, *([] if time_r is None else [time_r]))
     order = pa.array(order_r)
     return _OrderedRows(
         user_r[order_r],
@@ -152,7 +167,7 @@ def _order_rows(rows: pa.Table, plan: BlockPlan) -> _OrderedRows:
         [column.take(order) for column in labels],
         users.dictionary.take(pa.array(there_u)),
         (mark_signals(rows) if plan.events else np.zeros(len(rows), np.bool_))[order_r],
-        pc.fill_null(rows.column("event_time"), 0).to_numpy()[order_r] if plan.in_time else None,
+        None if time_r is None else time_r[order_r],
         (read_strengths(rows) if plan.events and plan.in_time else rating).take(order),
     )
 
@@ -160,7 +175,7 @@ def _order_rows(rows: pa.Table, plan: BlockPlan) -> _OrderedRows:
 def _read_labels(rows: pa.Table, label: SliceLabel, n_train_x: Ints, bounds: tuple[int, int]) -> pa.Array:
     """Return each row's label, (r,) text.
 
-    For `cold_user` it is NULL, which `_hold_out` fills.
+    For `cold_user` and `time` it is NULL, which `_map_slices` fills.
     """
     if label.of == "popularity":
         return pa.array(label_popularity(n_train_x, bounds)).take(id_column(rows, "item_id").indices)
@@ -192,7 +207,7 @@ def _hold_out(rows: _OrderedRows, plan: BlockPlan) -> pa.MapArray:
     place_r[rows.signal_r] = len(plan.parts)
     held_r = np.flatnonzero(place_r >= 0)
     entry_r = rows.user_r[held_r] * n_parts + place_r[held_r]
-    times = () if rows.time_r is None else (rows.time_r[held_r],)
+    times = () if rows.time_r is None or not plan.in_time else (rows.time_r[held_r],)
     order = np.lexsort((*times, entry_r))
     held_r, entry_r = held_r[order], entry_r[order]
     starts = np.flatnonzero(np.diff(entry_r, prepend=-1))
@@ -254,7 +269,7 @@ def _map_slices(rows: _OrderedRows, plan: BlockPlan, held_r: Ints, bounds: pa.Ar
     """Map slice keys to labels, by user and part."""
     n, n_slices = len(bounds) - 1, len(plan.slices)
     labels = [
-        (_label_warmth(rows) if label.of == "cold_user" else column).take(pa.array(held_r))
+        _take_labels(rows, label.of, column, held_r)
         for label, column in zip(plan.slices, rows.labels, strict=True)
     ]
     lists = [pa.ListArray.from_arrays(bounds, one) for one in labels]
@@ -262,6 +277,13 @@ def _map_slices(rows: _OrderedRows, plan: BlockPlan, held_r: Ints, bounds: pa.Ar
     values = pa.concat_arrays([*lists, pa.array([], pa.list_(pa.string()))]).take(pa.array(by_entry))
     keys = pa.array([label.key for label in plan.slices] * n, pa.string())
     return pa.MapArray.from_arrays(pa.array(np.arange(n + 1) * n_slices, pa.int32()), keys, values)
+
+
+def _take_labels(rows: _OrderedRows, of: str, column: pa.Array, held_r: Ints) -> pa.Array:
+    if of == "time":
+        assert rows.time_r is not None
+        return pa.array(rows.time_r[held_r]).cast(pa.string())
+    return (_label_warmth(rows) if of == "cold_user" else column).take(pa.array(held_r))
 
 
 def _label_warmth(rows: _OrderedRows) -> pa.Array:

@@ -453,7 +453,7 @@ def test_rows_without_a_time_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_table_of_availability_counts_only_where_it_decides(tmp_path: Path) -> None:
-    """The split is the same with it; a run has its content in its key under `availability` alone."""
+    """The split is the same with it, and another without times; its content is in runs' keys alone."""
     names = []
     for rule in ("first_seen", "availability"):
         for shift in (0, 1):
@@ -467,7 +467,9 @@ def test_a_table_of_availability_counts_only_where_it_decides(tmp_path: Path) ->
     (seen, same, one, other) = names
     assert seen == same
     assert one[1] != other[1] != seen[1]
-    assert len({split for split, _ in names}) == 1
+    world = draw_world(0)._replace(axes={})
+    night = open_night(ArrowStore(str(tmp_path / "w")), make_night(tmp_path / "f", world), DATE)
+    assert [len({split for split, _ in names}), names[0][0] == night.split_id] == [1, False]
 
 
 @pytest.mark.parametrize(
