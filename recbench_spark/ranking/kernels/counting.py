@@ -34,7 +34,7 @@ from recbench_spark.core.arrays import Bools, Floats, Floats32, Ints
 from recbench_spark.core.compiling import compile_kernel, readonly
 from recbench_spark.errors import DataError
 from recbench_spark.ranking.kernels.instructions import LANES, ROWS
-from recbench_spark.ranking.kernels.moments import NO_MOMENTS, UserMoments, rank_periods
+from recbench_spark.ranking.kernels.moments import NO_MOMENTS, UserMoments, order_users
 from recbench_spark.ranking.kernels.positives import (
     HiddenPlaces,
     ItemLists,
@@ -59,6 +59,7 @@ from recbench_spark.ranking.kernels.tiles import count_tile, make_open_pairs
 from recbench_spark.ranking.kernels.top import TopCandidates, finish_lists, make_work, top_lists
 from recbench_spark.ranking.kernels.word_loops import BLOCK, make_aligned
 from recbench_spark.ranking.kernels.words import (
+    cut_tiles,
     even_dims,
     round_users,
     word_tiles,
@@ -138,7 +139,7 @@ def count_products(
     place_i = prepared.products.order.place_i
     hidden = list_hidden(prepared.plan, place_i), place_i[prepared.plan.slot_items]
     count = partial(_count_users, prepared=prepared, hidden=hidden, work=work, settings=settings)
-    in_threads(count, users_u, settings.threads)
+    in_threads(count, order_users(users_u, prepared.moments), settings.threads)
     return finish_lists(users_u, prepared.pairing, settings.top_k, work) if settings.top_k else None
 
 
@@ -185,9 +186,11 @@ def _count_users(
     sides = round_users(pairing.vectors_ud, users_u, len(users_u) + user_tile, dims)
     known, cut = (pairing, plan, scores_s), (_cutoff(settings), settings.top_k)
     open_pairs = make_open_pairs(width)
-    for tile in word_tiles(products, item_tile):
+    cuts = cut_tiles(products.order.length_t, item_tile)
+    changes = moments.deal(products.order.place_i, cuts)
+    for number, tile in enumerate(word_tiles(products, item_tile)):
         found_rt = found_n[: user_tile * LANES * len(tile.packed)].reshape(user_tile, -1)
-        absent = *hidden, moments, rank_periods(tile.items_t, found_rt.shape[1], moments)
+        absent = *hidden, moments, changes.open(number, found_rt.shape[1], found_rt.dtype.type)
         count_tile(found_rt, users_u, tile, sides, known, absent, cut, (tally, work, open_pairs))
         if settings.cutoff is not None and not settings.top_k:
             open_u = _open_users(users_u, plan.slot_offsets, tally.above, settings.cutoff)

@@ -45,7 +45,7 @@ from recbench_spark.ranking.kernels.families import (
     run_family,
 )
 from recbench_spark.ranking.kernels.instructions import LANES
-from recbench_spark.ranking.kernels.moments import UserMoments, is_available
+from recbench_spark.ranking.kernels.moments import TileChanges, UserMoments, hide_reached, order_users
 from recbench_spark.ranking.kernels.positives import HiddenPlaces, Positives, Tally, list_hidden
 from recbench_spark.ranking.kernels.products import Pairing, error_bound, exact_score
 from recbench_spark.ranking.kernels.rounding import (
@@ -63,6 +63,7 @@ USER_TILE = 192
 _TOGETHER = 1 << 14  # users whose vectors are rounded at once
 _MOST_DIMS = 2**15  # products of unsigned items stay below 2^30, with the same room for the bias
 _MOST_BIAS = 2.0**30 - 2.0
+_TRACKED = 16  # open users from which a tile keeps which items are candidates; others look them up
 _PAYS = 2**16  # item coordinates per positive from which reduced products are faster
 _HIDDEN, _NEVER = np.int32(-(2**31)), np.int32(2**31 - 1)  # below each limit; a limit above each product
 _ROUNDING = 2.0**-20  # of |u| L + |b|: float32 rounding of w_i and biases, float64 roundings
@@ -95,14 +96,15 @@ def fits(prepared: PreparedBlock) -> bool:
 
 
 class Users(NamedTuple):
-    """A block's vectors, as they are and rounded from user `base` on, lists, positives' scores, cut-off.
+    """A block's vectors, as they are and rounded, lists, positives' scores, cut-off.
 
-    `place_i` int32: each item's place. `moments`: users' moments, and items' periods.
+    `row_u`: each user's row in `rounded`. `place_i` int32: each item's place. `moments`: users' moments,
+    and items' periods.
     """
 
     pairing: Pairing
     rounded: RoundedUsers
-    base: int
+    row_u: Ints
     plan: Positives
     hidden: HiddenPlaces
     place_i: Ints32
@@ -171,12 +173,12 @@ def _open_rows(
 
     Returns the next user's place, and the batch's rows.
     """
-    offsets, scores_s, cutoff, base = users.plan.slot_offsets, users.scores_s, users.cutoff, users.base
+    offsets, scores_s, cutoff, row_u = users.plan.slot_offsets, users.scores_s, users.cutoff, users.row_u
     slots_n, ends_r, users_r, length_k = work.slots_n, work.ends_r, work.users_r, users.rounded.length
     length, bias, row, n = tile.length, tile.reach, 0, 0
     while at < len(users_u) and row < len(users_r):
         u, begin = users_u[at], n
-        reach = _reach(length_k[u - base], length, bias)
+        reach = _reach(length_k[row_u[u]], length, bias)
         for s in range(offsets[u], offsets[u + 1]):
             if above_s[s] < cutoff and scores_s[s] <= reach:
                 slots_n[n] = s
@@ -194,13 +196,13 @@ def _limit_rows(rows: int, tile: ItemTile, users: Users, work: Work) -> None:
 
     Products from `high` on are certainly above the score, those below `low` below it.
     """
-    rounded, scores_s, base = users.rounded, users.scores_s, users.base
+    rounded, scores_s, row_u = users.rounded, users.scores_s, users.row_u
     rows_kd, scale_k, error_k, length_k, shift_k = rounded
     rows_rd, ones, lows = work.batch
     slots_n, low_n, high_n = work.slots_n, work.low_n, work.high_n
     ends_r, users_r, begin = work.ends_r, work.users_r, 0
     for row in range(rows):
-        k, lowest = users_r[row] - base, _NEVER
+        k, lowest = row_u[users_r[row]], _NEVER
         scale, bound = _scale_and_bound(length_k[k], error_k[k], scale_k[k], tile)
         one, shift, sure = 1.0 / scale, shift_k[k], bound < np.inf  # a whole unit covers the roundings
         for n in range(begin, ends_r[row]):
@@ -219,15 +221,8 @@ def _limit_rows(rows: int, tile: ItemTile, users: Users, work: Work) -> None:
 
 
 @compile_kernel
-def _is_absent(users: Users, u: int, tile: ItemTile, t: int) -> bool:
-    """Tell whether a tile's item is no candidate at a user's moment."""
-    moment_u, periods = users.moments.moment_u, users.moments.periods
-    return len(moment_u) > 0 and not is_available(periods, tile.items_t[t], moment_u[u])
-
-
-@compile_kernel
 def _hide_items(rows: int, tile: ItemTile, users: Users, work: Work) -> None:
-    """Hide products with users' masked items, positives, and items that are no candidates."""
+    """Hide products with users' masked items and positives."""
     (places, values, counts), users_r = work.reached, work.users_r
     (blocks_u, hidden), place_i, flags_t = users.hidden, users.place_i, work.flags_t
     slot_offsets, slot_items = users.plan.slot_offsets, users.plan.slot_items
@@ -248,8 +243,7 @@ def _hide_items(rows: int, tile: ItemTile, users: Users, work: Work) -> None:
                 flags_t[place_i[slot_items[n]]] = flag
             if flag:
                 for c in range(count):
-                    never = flags_t[start + places[row, c]] or _is_absent(users, u, tile, places[row, c])
-                    values[row, c] = _HIDDEN if never else values[row, c]
+                    values[row, c] = _HIDDEN if flags_t[start + places[row, c]] else values[row, c]
 
 
 @compile_kernel
@@ -386,6 +380,7 @@ def _count_tile(
     users_u: Ints,
     tile: ItemTile,
     users: Users,
+    there: TileChanges,
     tally: Tally,
     work: Work,
 ) -> int:
@@ -398,6 +393,7 @@ def _count_tile(
         users_u: users to count.
         tile: items to multiply.
         users: their vectors, lists and scores.
+        there: which items are candidates.
         tally: where counts are added.
         work: room for one batch.
     """
@@ -414,6 +410,9 @@ def _count_tile(
             batch = Batch(work.batch.rows[:padded], work.batch.ones[:padded], work.batch.lows[:padded])
             run_family(family[0], tile.packed, tile.shares, batch, work.reached)
             _hide_items(rows, tile, users, work)
+            hide_reached(
+                work.reached, work.users_r[:rows], tile.items_t, users.moments, there, int(_HIDDEN)
+            )
             _count_certain(rows, users.cutoff, tally.above, work)
             _find_undecided(rows, tile.items_t, work)
             _score_roughly(rows, plain, users.pairing, work)
@@ -421,17 +420,15 @@ def _count_tile(
     return kept
 
 
-def count_products(
-    prepared: PreparedBlock, settings: CountingSettings, users_u: Ints | None = None
-) -> None:
+def count_products(prepared: PreparedBlock, settings: CountingSettings) -> None:
     """Count all tiles on the CPU into `prepared.tally`.
 
-    Positives below the cut-off are counted only that far. `users_u`: consecutive users; None: all.
+    Positives below the cut-off are counted only that far.
     """
     family, items = choose_family(), round_items(prepared.products, settings.item_tile)
     assert family is not None
     model = items, list_hidden(prepared.plan, items.place_i), family
-    every_u = np.arange(len(prepared.pairing.length_u)) if users_u is None else users_u
+    every_u = order_users(np.arange(len(prepared.pairing.length_u)), prepared.moments)
     parts = np.array_split(every_u, max(1, settings.threads))
     if len(parts) == 1:
         _count_users(every_u, prepared, settings, model)
@@ -451,19 +448,25 @@ def _count_users(
 
     Tiles of items come by falling length; only tiles with open users are counted.
     """
-    (items, hidden, family), (_, pairing, plan, scores_s, tally, moments) = model, prepared
+    (items, hidden, family), (products, pairing, plan, scores_s, tally, moments) = model, prepared
     assert settings.cutoff is not None
     code = family.compile(), family.rows
     work = _make_work(plan, settings.user_tile or USER_TILE, family.rows, items)
+    row_u = np.zeros(len(pairing.length_u), np.int64)
+    changes = moments.deal(products.order.place_i, items.cuts)
     for start in range(0, len(users_u), _TOGETHER):
         open_u = users_u[start : start + _TOGETHER].copy()
+        row_u[open_u] = np.arange(len(open_u))
         rounded = round_users(
             pairing.vectors_ud, pairing.length_u, open_u, work.batch.rows.shape[1], family.levels
         )
-        known = plan, hidden, items.place_i, scores_s, settings.cutoff, moments
-        users = Users(pairing, rounded, int(open_u[0]), *known)
-        for tile in items:
-            kept = _count_tile(code, open_u, tile, users, tally, work)
+        users = Users(
+            pairing, rounded, row_u, plan, hidden, items.place_i, scores_s, settings.cutoff, moments
+        )
+        for number, tile in enumerate(items):
+            width = len(tile.items_t) if len(open_u) >= _TRACKED else 0
+            there = changes.open(number, width, np.int16)
+            kept = _count_tile(code, open_u, tile, users, there, tally, work)
             open_u = open_u[:kept]
             if not kept:
                 break

@@ -1,22 +1,23 @@
 """Items that are candidates at each user's moment.
 
-Counting hides the others where it hides masked items. In a tile of products, places with a period are
-ranked by its begin and by its end. Two numbers for each user and tile then say which of them it has, so
-whole vectors are compared at once. Up to a cut-off few products are written, and each is looked up. Axes:
-i items, u users, p periods, t places.
+Counting hides the others where it hides masked items. Users come in order of their moments, so a tile of
+items keeps which of its places are candidates, and each item changes it when its period begins or ends.
+Axes: i items, u users, p periods, e changes (begins and ends), k tiles, n a tile's changes, t places.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from recbench_spark.core.arrays import Bools, Floats, Ints
+from recbench_spark.core.arrays import Bools, Floats, Ints, Ints32
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.ranking.kernels import positives
+from recbench_spark.ranking.kernels.families import Reached
 from recbench_spark.ranking.kernels.positives import Positives
-from recbench_spark.ranking.kernels.word_loops import Whole, Words
+from recbench_spark.ranking.kernels.word_loops import Whole
 
 ALWAYS = 2**63 - 1
 """End of a period without end."""
@@ -36,32 +37,46 @@ class Periods(NamedTuple):
 class UserMoments(NamedTuple):
     """Users' moments in microseconds, (u,), and items' periods; no moments: all items are candidates.
 
-    begins, ends: all begins and ends of periods, ascending.
+    time_e, item_e, step_e: all begins (1) and ends (-1) of periods, in order of time.
     """
 
     moment_u: Ints
     periods: Periods
-    begins: Ints
-    ends: Ints
+    time_e: Ints
+    item_e: Ints
+    step_e: Ints
+
+    def deal(self, place_i: Ints, cuts: Iterable[tuple[int, int]]) -> DealtChanges:
+        """Deal changes to tiles of places, which begin and end at `cuts`."""
+        if not len(self.moment_u):
+            return DealtChanges(*[_NONE] * 3)
+        start_k = np.array([0, *(stop for _, stop in cuts)])
+        tile_t = np.repeat(np.arange(len(start_k) - 1), np.diff(start_k))
+        return DealtChanges(*_deal(self.time_e, place_i[self.item_e], tile_t, start_k))
 
 
-class TilePeriods(NamedTuple):
-    """A tile's periods by rank.
+class TileChanges(NamedTuple):
+    """Changes of a tile's places, and where they have led.
 
-    The n-th period of the item at place t begins as the begin_nt[n, t]-th of all n-th ones in the tile and
-    ends as the end_nt[n, t]-th; begins and ends hold these times in order. Places without such a period
-    begin last.
+    time_n, place_n: which place changes when, in order of time. there_t: -1 for places that are candidates
+    at `last`, else 0: no places, where each item is looked up. `last`: the last moment, and the number of
+    changes until then.
     """
 
-    begin_nt: Words
-    end_nt: Words
-    begins_nt: Ints
-    ends_nt: Ints
+    time_n: Ints
+    place_n: Ints
+    there_t: Whole
+    last: Ints
 
 
 def place_moments(moment_u: Ints, periods: Periods) -> UserMoments:
     """Return users' moments among items' periods."""
-    return UserMoments(moment_u, periods, np.sort(periods.begin_p), np.sort(periods.end_p))
+    item_p = np.repeat(np.arange(len(periods.offsets_i) - 1), np.diff(periods.offsets_i))
+    ends_p = periods.end_p < ALWAYS
+    time_e = np.append(periods.begin_p, periods.end_p[ends_p])
+    order = np.argsort(time_e, kind="stable")
+    step_e = np.repeat([1, -1], [len(item_p), ends_p.sum()])[order]
+    return UserMoments(moment_u, periods, time_e[order], np.append(item_p, item_p[ends_p])[order], step_e)
 
 
 _NONE = np.empty(0, np.int64)
@@ -100,51 +115,106 @@ def count_candidates(scored_i: Bools, moments: UserMoments, plan: Positives) -> 
     """Count scored candidates without the user's masked ones, (u,)."""
     if not len(moments.moment_u):
         return positives.count_candidates(scored_i, plan)
-    periods, moment_u = moments.periods, moments.moment_u
-    counts_u = _count_open(moments.begins, moments.ends, moment_u)
-    other_p = np.repeat(~scored_i, np.diff(periods.offsets_i))
-    counts_u -= _count_open(np.sort(periods.begin_p[other_p]), np.sort(periods.end_p[other_p]), moment_u)
-    user_m = np.repeat(np.arange(len(moment_u)), np.diff(plan.masked_offsets))
-    masked_m = mark_available(periods, plan.masked_items, moment_u[user_m])
-    return counts_u - np.bincount(user_m[masked_m], minlength=len(moment_u))
+    users_u = order_users(np.arange(len(moments.moment_u)), moments)
+    return _count_there(scored_i, users_u, moments, plan.masked_offsets, plan.masked_items)
 
 
-def _count_open(begins: Ints, ends: Ints, moment_u: Ints) -> Ints:
-    """Count periods that have begun and not ended, (u,)."""
-    counts: Ints = np.searchsorted(begins, moment_u, "right") - np.searchsorted(ends, moment_u, "right")
-    return counts
+@compile_kernel
+def _count_there(
+    scored_i: Bools, users_u: Ints, moments: UserMoments, masked_offsets: Ints, masked_items: Ints
+) -> Ints:
+    moment_u, periods, time_e, item_e, step_e = moments
+    counts_u, e, count = np.empty(len(users_u), np.int64), 0, 0
+    for u in users_u:
+        while e < len(time_e) and time_e[e] <= moment_u[u]:
+            count += step_e[e] * scored_i[item_e[e]]
+            e += 1
+        counts_u[u] = count
+        for m in range(masked_offsets[u], masked_offsets[u + 1]):
+            counts_u[u] -= is_available(periods, masked_items[m], moment_u[u])
+    return counts_u
 
 
-def rank_periods(items_t: Ints, width: int, moments: UserMoments) -> TilePeriods:
-    """Rank a tile's periods; its rows are padded to a width."""
-    offsets_i, begin_p, end_p = moments.periods
-    count_t = np.diff(offsets_i)[items_t] if len(moments.moment_u) else np.zeros(0, np.int64)
-    size = int(count_t.max(initial=0)), len(items_t)
-    times, ranks = np.full((2, *size), ALWAYS), np.zeros((2, size[0], width), np.int16)
-    for n in range(size[0]):
-        there = count_t > n
-        for time_t, rank_t, time_p in zip(times[:, n], ranks[:, n], (begin_p, end_p), strict=True):
-            time_t[there] = time_p[offsets_i[items_t[there]] + n]
-            order = np.argsort(time_t, kind="stable")
-            rank_t[order] = np.arange(len(order))
-            time_t[:] = time_t[order]
-    return TilePeriods(*ranks, *times)
+def order_users(users_u: Ints, moments: UserMoments) -> Ints:
+    """Return users in order of their moments."""
+    if not len(moments.moment_u):
+        return users_u
+    return users_u[np.argsort(moments.moment_u[users_u], kind="stable")]
+
+
+class DealtChanges(NamedTuple):
+    """All tiles' changes, one tile after the other: `place_e` is a place in the tile."""
+
+    bounds_k: Ints
+    time_e: Ints
+    place_e: Ints
+
+    def open(self, number: int, width: int, kind: type[np.signedinteger[Any]]) -> TileChanges:
+        """Return a tile's changes, before all of them.
+
+        `width`: the tile's places with padding; 0: items are looked up. `kind`: the type of its products.
+        """
+        cut = slice(*self.bounds_k[number : number + 2]) if len(self.bounds_k) else slice(0)
+        last = np.array([-ALWAYS, 0])
+        return TileChanges(self.time_e[cut], self.place_e[cut], np.zeros(width, kind), last)
+
+
+@compile_kernel
+def _deal(time_e: Ints, place_e: Ints, tile_t: Ints, start_k: Ints) -> tuple[Ints, Ints, Ints]:
+    bounds_k = np.zeros(len(start_k) + 1, np.int64)
+    for place in place_e:
+        if place >= 0:
+            bounds_k[tile_t[place] + 2] += 1
+    bounds_k = np.cumsum(bounds_k)
+    times, places = np.empty(bounds_k[-1], np.int64), np.empty(bounds_k[-1], np.int64)
+    for e in range(len(place_e)):
+        if place_e[e] >= 0:
+            tile = tile_t[place_e[e]]
+            at = bounds_k[tile + 1]
+            times[at], places[at] = time_e[e], place_e[e] - start_k[tile]
+            bounds_k[tile + 1] += 1
+    return bounds_k, times, places
+
+
+@compile_kernel
+def move_to(moment: int, tile: TileChanges) -> None:
+    """Let a tile's places be as of a moment."""
+    time_n, place_n, there_t, last = tile
+    if moment < last[0]:
+        there_t[:], last[1] = 0, 0
+    n = last[1]
+    while n < len(time_n) and time_n[n] <= moment:
+        there_t[place_n[n]] = ~there_t[place_n[n]]
+        n += 1
+    last[0], last[1] = moment, n
 
 
 @compile_kernel
 def hide_absent(
-    products_rt: Whole, users_r: Ints, moments: UserMoments, tile: TilePeriods, never: int
+    products_rt: Whole, users_r: Ints, moments: UserMoments, tile: TileChanges, never: int
 ) -> None:
     """Set products of items that are no candidates below all others."""
-    begin_nt, end_nt, begins_nt, ends_nt = tile
-    there_t = np.empty(begin_nt.shape[1], np.int16)
+    there_t = tile.there_t
+    below = np.full(1, never, products_rt.dtype)[0]
+    for r in range(len(users_r) if len(moments.moment_u) else 0):
+        move_to(moments.moment_u[users_r[r]], tile)
+        for t in range(len(there_t)):
+            products_rt[r, t] = (products_rt[r, t] & there_t[t]) | (below & ~there_t[t])
+
+
+@compile_kernel
+def hide_reached(
+    reached: Reached, users_r: Ints, items_t: Ints32, moments: UserMoments, tile: TileChanges, never: int
+) -> None:
+    """Set written products of items that are no candidates below all others."""
+    (places, values, counts), there_t = reached, tile.there_t
     for r in range(len(users_r) if len(moments.moment_u) else 0):
         moment = moments.moment_u[users_r[r]]
-        there_t[:] = 0
-        for n in range(len(begin_nt)):
-            begun = np.int16(np.searchsorted(begins_nt[n], moment, "right"))
-            ended = np.int16(np.searchsorted(ends_nt[n], moment, "right"))
-            for t in range(len(there_t) if begun > ended else 0):
-                there_t[t] |= np.int16(begin_nt[n, t] < begun) & np.int16(end_nt[n, t] >= ended)
-        for t in range(len(there_t)):
-            products_rt[r, t] = products_rt[r, t] if there_t[t] else never
+        if counts[r] > 0 and len(there_t):
+            move_to(moment, tile)
+            for c in range(counts[r]):
+                values[r, c] = values[r, c] if there_t[places[r, c]] else never
+        else:
+            for c in range(counts[r]):
+                known = is_available(moments.periods, items_t[places[r, c]], moment)
+                values[r, c] = values[r, c] if known else never

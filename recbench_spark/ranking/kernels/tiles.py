@@ -9,7 +9,7 @@ import numpy as np
 from recbench_spark.core.arrays import Floats, Floats32, Ints, Ints32
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.ranking.kernels.instructions import LANES, ROWS
-from recbench_spark.ranking.kernels.moments import TilePeriods, UserMoments, hide_absent
+from recbench_spark.ranking.kernels.moments import TileChanges, UserMoments, hide_absent
 from recbench_spark.ranking.kernels.positives import HiddenPlaces, Positives, Tally
 from recbench_spark.ranking.kernels.products import Pairing, exact_score, exact_scores
 from recbench_spark.ranking.kernels.top import TopCandidates, collect
@@ -56,7 +56,7 @@ def count_tile(
     tile: WordTile,
     sides: WordRows,
     known: tuple[Pairing, Positives, Floats],
-    hidden: tuple[HiddenPlaces, Ints, UserMoments, TilePeriods],
+    hidden: tuple[HiddenPlaces, Ints, UserMoments, TileChanges],
     limits_: tuple[int, int],
     progress: tuple[Tally, TopCandidates, OpenPairs],
 ) -> None:
@@ -68,11 +68,11 @@ def count_tile(
         tile: the items.
         sides: the users as whole numbers, with `found_rt`'s rows more.
         known: vectors, lists and positives' scores.
-        hidden: places of masked items and of positives, users' moments, the items' periods.
+        hidden: places of masked items and of positives, users' moments, the items' changes.
         limits_: cut-off and length of lists.
         progress: counts, lists and room for undecided pairs.
     """
-    (pairing, plan, _), (masked, place_s, moments, periods) = known, hidden
+    (pairing, plan, _), (masked, place_s, moments, changes) = known, hidden
     (cutoff, top_k), (tally, work, open_pairs) = limits_, progress
     size, start, items_t = tile.size, tile.start, tile.items_t
     most = 2**15 - 1 if found_rt.itemsize == 2 else 2**31 - 1
@@ -83,7 +83,7 @@ def count_tile(
         multiply(tile.packed, part.rows, size.bits, found_rt[: end - at])
         fits = fit_rows(found_rt, users_r, pairing.length_u, part, size, tile.bias_t)
         _hide_masked(found_rt, users_r, start, len(items_t), masked, -most - 1, open_pairs.places)
-        hide_absent(found_rt, users_r, moments, periods, -most - 1)
+        hide_absent(found_rt, users_r, moments, changes, -most - 1)
         if top_k > 0:
             collect(found_rt, users_r, items_t, fits, (most, top_k), pairing, work, open_pairs.places)
         _hide_positives(found_rt, users_r, start, len(items_t), plan.slot_offsets, place_s, -most - 1)
