@@ -199,6 +199,8 @@ def report_hidden_rows(rows: pa.Table, total: int) -> None:
 TABLE_SOURCES = {
     "comparisons": "the benchmark file has the line 'comparisons: {baseline: popular}' (a model of yours) "
     "or a section regressions: [{metric: ndcg, k: 10, drop: 0.01}]",
+    "slice_comparisons": "the benchmark file has a section "
+    "regressions: [{metric: ndcg, k: 10, drop: 0.01, slice: country}] (a slice of users)",
     "changes": "the benchmark file has the line 'comparisons: {baseline: popular}' (a model of yours), "
     "from the second night on",
     "paradoxes": "the benchmark file has the line 'paradoxes: {}'",

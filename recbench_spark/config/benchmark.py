@@ -8,11 +8,19 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
-from recbench_spark.analyses.comparisons.settings import Comparisons, Gate, Paradoxes, Regression, Restated
+from recbench_spark.analyses.comparisons.settings import (
+    USER_SLICES,
+    Comparisons,
+    Gate,
+    Paradoxes,
+    Regression,
+    Restated,
+)
 from recbench_spark.boards.settings import SearchSettings
 from recbench_spark.config.evaluation import EXPOSURE_SLICES, Evaluation
 from recbench_spark.core.definitions import Definition
 from recbench_spark.core.strict_settings import UNITS, Name, Strict, require_own_names, seconds
+from recbench_spark.errors import nearest
 from recbench_spark.models.settings import (
     EmbeddingsModel,
     ItemKnnModel,
@@ -128,6 +136,11 @@ class Benchmark(Strict):
     def asks_often(self) -> bool:
         """True if users have several questions."""
         return self.split.successive or self.dataset.query is not None
+
+    @property
+    def regression_slices(self) -> tuple[str, ...]:
+        """Keys of the slices that regressions watch."""
+        return tuple(dict.fromkeys(rule.slice for rule in self.regressions if rule.slice))
 
     @property
     def switches(self) -> tuple[SwitchModel, ...]:
@@ -259,11 +272,23 @@ def _find_comparison_mistakes(benchmark: Benchmark) -> Iterator[str]:
     ]
     if uncompared:
         yield f"regressions: {', '.join(uncompared)} is not compared"
+    yield from _find_slice_mistakes(benchmark)
     pinned = any(rule.against == "baseline" for rule in benchmark.regressions)
     if pinned and comparisons.baseline_night is None:
         yield "regressions against 'baseline' need comparisons.baseline_night"
     if comparisons.baseline is None and any(rule.against == "model" for rule in benchmark.regressions):
         yield "regressions against 'model' need comparisons.baseline"
+
+
+def _find_slice_mistakes(benchmark: Benchmark) -> Iterator[str]:
+    """Yield slices of regressions that cannot be watched."""
+    sources = {cut.key: cut.of for cut in benchmark.evaluation.slices}
+    watched = [key for key, source in sources.items() if source in USER_SLICES]
+    for key in benchmark.regression_slices:
+        if key not in sources:
+            yield f"regressions: no slice '{key}' in evaluation.slices\n  hint: {nearest(key, watched)}"
+        elif key not in watched:
+            yield f"regressions: slice '{key}' labels items or rows; watched are slices of users"
 
 
 def _find_open_loop_mistakes(benchmark: Benchmark) -> Iterator[str]:

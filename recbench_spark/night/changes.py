@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from recbench_spark.analyses.comparisons.changes import ChangePlan, ChangeRows, compute_changes
 from recbench_spark.analyses.comparisons.differences import HOLDOUT, ComparedRun
+from recbench_spark.analyses.comparisons.settings import USER_SLICES
 from recbench_spark.config import Comparisons, digest
 from recbench_spark.core import revisions
 from recbench_spark.metrics.beyond_accuracy import OVERALL
@@ -29,9 +30,6 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHANGES, RANKINGS, RUNS, USER_METRICS
 from recbench_spark.storage.commits import Addition
 from recbench_spark.storage.file_tables import FileTables
-
-USER_SLICES = ("cold_user", "users")
-"""Slices where all truth items of a user carry one label."""
 
 
 def explain_changes(night: BenchmarkNight, journal: Journal) -> list[Addition]:

@@ -13,11 +13,14 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from recbench_spark.analyses.comparisons.changes import ChangeRows
 from recbench_spark.analyses.comparisons.comparisons import LOOK_KEY, compare, metric_scales, sum_looks
 from recbench_spark.analyses.comparisons.counted import WHOLE_RANKING, CountedNumber
 from recbench_spark.analyses.comparisons.differences import ComparedRun, ComparisonGroup, ComparisonPlan
 from recbench_spark.analyses.comparisons.evidence import find_allowed_fall
+from recbench_spark.analyses.comparisons.slice_falls import compare_slices
 from recbench_spark.config import MANDCG, Comparisons, digest
 from recbench_spark.core import revisions
 from recbench_spark.core.definitions import Definition
@@ -30,7 +33,15 @@ from recbench_spark.query.answers import list_texts, make_query_runner
 from recbench_spark.reports.frame_values import is_missing
 from recbench_spark.reports.phrases import format_decimals, format_signed
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.schemas import COMPARISONS, METRICS, RUNS, USER_METRICS, Table
+from recbench_spark.schemas import (
+    COMPARISONS,
+    METRICS,
+    RANKINGS,
+    RUNS,
+    SLICE_COMPARISONS,
+    USER_METRICS,
+    Table,
+)
 from recbench_spark.storage.commits import Addition
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.object_access import map_together
@@ -76,7 +87,9 @@ def compare_night(night: BenchmarkNight, journal: Journal) -> ComparedNight:
         return ComparedNight(name)
     with journal.stage("comparisons", f"compare {len(plan.runs)} runs", suite=night.benchmark.name):
         rows = _comparison_rows(night, plan, name)
-    return ComparedNight(name, (Addition(COMPARISONS, name, rows, named_by="comparison_id"),))
+        slices = _compare_slices(night, plan, name, journal)
+    # Rows of `comparisons` come last: they say that the night is compared.
+    return ComparedNight(name, (*slices, Addition(COMPARISONS, name, rows, named_by="comparison_id")))
 
 
 def _comparison_settings(night: BenchmarkNight) -> list[object]:
@@ -100,6 +113,26 @@ def _comparison_rows(night: BenchmarkNight, plan: ComparisonPlan, name: str) -> 
         "compared_at": datetime.now(UTC),
     }
     return add_facts(rows, facts, COMPARISONS)
+
+
+def _compare_slices(
+    night: BenchmarkNight, plan: ComparisonPlan, name: str, journal: Journal
+) -> list[Addition]:
+    """Compare the runs by the slices that regressions watch, if any.
+
+    The journal names the values with few users.
+    """
+    if not night.benchmark.regression_slices:
+        return []
+    user_metrics, tasks = open_runs(night.store, USER_METRICS, list_owners(plan.runs, plan.numbers))
+    rankings, _ = open_runs(night.store, RANKINGS, [run.run_id for run in plan.runs])
+    rows = compare_slices(night.store.engine, ChangeRows(user_metrics, rankings), plan, tasks)
+    pooled = rows.filter(pc.is_valid(rows.column("pooled"))).to_pylist()
+    for text in sorted({f"values judged together{name_slice(row)}" for row in pooled}):
+        journal.say(text)
+    facts = {"comparison_id": name, "suite": night.benchmark.name, "compared_at": datetime.now(UTC)}
+    rows = add_facts(rows, facts, SLICE_COMPARISONS)
+    return [Addition(SLICE_COMPARISONS, name, rows, named_by="comparison_id")]
 
 
 def list_owners(runs: Iterable[ComparedRun], numbers: Iterable[CountedNumber]) -> list[str]:
@@ -389,11 +422,24 @@ def describe_regressions(night: BenchmarkNight, name: str | None) -> tuple[str, 
     """Describe a comparison's regressions, one sentence each."""
     if name is None:
         return ()
-    regressed = night.store.rows(COMPARISONS, [("comparison_id", "=", name), ("regressed", "=", True)])
+    filters = [("comparison_id", "=", name), ("regressed", "=", True)]
+    tables = (COMPARISONS, *([SLICE_COMPARISONS] if night.benchmark.regression_slices else []))
+    regressed = [row for table in tables for row in night.store.rows(table, filters)]
     regressed.sort(key=lambda row: (row["model"], row["part"], row["metric"], row["k"] or 0, row["kind"]))
     rows = [SimpleNamespace(**row) for row in regressed]
     codes = code_changes(night.store, [(row.other_run_id, row.run_id) for row in rows]) if rows else {}
     return tuple(regression_in_words(row, codes.get((row.other_run_id, row.run_id))) for row in rows)
+
+
+def name_slice(row: Mapping[str, Any]) -> str:
+    """Name a row's slice and value, with a comma before; empty: all users."""
+    if row.get("slice_key") is None:
+        return ""
+    if row["slice_value"] is not None:
+        return f", {row['slice_key']} {row['slice_value']}"
+    values, more = row["pooled_values"], row["pooled"] - len(row["pooled_values"])
+    named = ", ".join(values) + (f" and {more} more" if more else "")
+    return f", {row['slice_key']} of few users ({named})"
 
 
 def regression_in_words(row: SimpleNamespace, code: CodeChange | None = None) -> str:
@@ -407,9 +453,13 @@ def regression_in_words(row: SimpleNamespace, code: CodeChange | None = None) ->
         f" [{format_signed(row.ci_low)}, {format_signed(row.ci_high)}]" if row.ci_low is not None else ""
     )
     against = f"of {row.other}" if row.kind == "pair" else f"on {row.other_date}"
-    evidence = f", e-value {row.e_fall:.3g}" if not is_missing(row.e_fall) else ""
+    users = name_slice(vars(row))
+    if users:
+        evidence = f", p {row.p_holm:.2g} by Holm over {row.family} tests"
+    else:
+        evidence = f", e-value {row.e_fall:.3g}" if not is_missing(row.e_fall) else ""
     return (
-        f"{row.model}: {row.metric}{at} of {row.part} is {value}, {other} {against}: "
+        f"{row.model}: {row.metric}{at} of {row.part}{users} is {value}, {other} {against}: "
         f"{format_signed(row.difference)}{interval}, allowed {row.allowed_drop:g}{evidence}"
         f"{f'; the code differs, {code.words}' if code else ''}"
     )

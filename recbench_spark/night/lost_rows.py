@@ -24,6 +24,7 @@ from recbench_spark.schemas import (
     PARADOXES,
     RETRIEVAL_RUNS,
     RUNS,
+    SLICE_COMPARISONS,
     SPLITS,
     TABLES,
     USER_BLOCKS,
@@ -40,7 +41,9 @@ OWNERS = ("split_id", "model_id", "graph_id", "neighbourhood_id", "nearest_id")
 RUN_TABLES = (METRICS, CHECKS, LEARNING_CURVES, RETRIEVAL_RUNS)
 """Run tables without partitions."""
 
-WHOLE_TABLES = (RUNS, MANIFESTS, *RUN_TABLES, COMPARISONS, PARADOXES, FLIPS, CHANGES, CURVE_CROSSINGS)
+WHOLE_TABLES = (
+    RUNS, MANIFESTS, *RUN_TABLES, COMPARISONS, SLICE_COMPARISONS, PARADOXES, FLIPS, CHANGES, CURVE_CROSSINGS
+)  # fmt: skip
 """Unpartitioned tables every night reads."""
 
 ALWAYS = (METRICS.name, MANIFESTS.name, SPLITS.name, ITEMS.name, USER_BLOCKS.name)

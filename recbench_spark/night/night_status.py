@@ -20,7 +20,15 @@ from recbench_spark.core import revisions
 from recbench_spark.errors import FAILED, GATE, OK, REGRESSION, VERDICT_CODES, RecbenchError
 from recbench_spark.night import run_keys
 from recbench_spark.night.lost_rows import find_lost_rows
-from recbench_spark.schemas import CHANGES, COMPARISONS, CURVE_CROSSINGS, FLIPS, PARADOXES, RUNS
+from recbench_spark.schemas import (
+    CHANGES,
+    COMPARISONS,
+    CURVE_CROSSINGS,
+    FLIPS,
+    PARADOXES,
+    RUNS,
+    SLICE_COMPARISONS,
+)
 from recbench_spark.sources import arrow_files
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
 from recbench_spark.storage.file_tables import FileTables
@@ -97,8 +105,10 @@ def hash_following(store: FileTables, benchmark: Benchmark, day: date) -> str:
     runs = store.rows(RUNS, [*suite_filters, ("status", "=", "succeeded")], ["run_id", "logical_date"])
     run_ids = sorted(row["run_id"] for row in runs if row["logical_date"] <= day)
     night_filters = [*suite_filters, ("logical_date", "=", day)]
-    # Nights without curves keep the hash they had before there were crossings.
-    tables = (*FOLLOWING_TABLES, *([CURVE_CROSSINGS] if benchmark.evaluation.learning_curve else []))
+    # Nights without curves or watched slices keep the hash they had before.
+    later = [CURVE_CROSSINGS] if benchmark.evaluation.learning_curve else []
+    later += [SLICE_COMPARISONS] if benchmark.regression_slices else []
+    tables = (*FOLLOWING_TABLES, *later)
     counts = map_together(
         store.root, lambda table: len(store.rows(table, night_filters, ["suite"])), tables
     )

@@ -24,8 +24,8 @@ from recbench_spark.night.report_history import (
     make_falls,
     measure_condition,
     read_compared,
+    read_falls,
     read_history,
-    read_regressed,
 )
 from recbench_spark.night.run_keys import choose_curve_cutoff
 from recbench_spark.night.verdicts import describe_doubts, read_verdicts
@@ -68,7 +68,7 @@ def make_report(
     ids = latest.run_id.unique().tolist()
     id_list, splits = list_texts(ids), list_texts(sorted({split_id, *latest.split_id}))
     failed = f"suite = '{benchmark.name}' AND logical_date = DATE '{logical_date}' AND status = 'failed'"
-    regressed = read_regressed(ask, ids, logical_date) if benchmark.regressions else []
+    regressed = read_falls(store, benchmark, ids, logical_date)
     report = reports.make_report(
         latest,
         ask(f"SELECT * FROM runs WHERE run_id IN ({id_list}) OR ({failed})"),

@@ -14,14 +14,15 @@ from typing import Any
 import pandas as pd
 
 from recbench_spark import reports
+from recbench_spark.config import Benchmark
 from recbench_spark.core.inputs import OLD_IDENTITY
 from recbench_spark.errors import ConfigError
 from recbench_spark.models.settings import model_class
 from recbench_spark.night.code_provenance import code_changes
-from recbench_spark.night.comparisons import regression_in_words
-from recbench_spark.query.answers import Ask, list_texts
+from recbench_spark.night.comparisons import name_slice, regression_in_words
+from recbench_spark.query.answers import Ask, list_texts, make_query_runner
 from recbench_spark.reports.frame_values import is_missing
-from recbench_spark.schemas import RUNS
+from recbench_spark.schemas import RUNS, SLICE_COMPARISONS
 from recbench_spark.storage.file_tables import FileTables
 
 FILES_IN_WORDS = {
@@ -73,6 +74,16 @@ def read_compared(ask: Ask, run_ids: Sequence[str], report: reports.Report) -> p
     )
 
 
+def read_falls(
+    store: FileTables, benchmark: Benchmark, run_ids: Sequence[str], day: date
+) -> list[dict[str, Any]]:
+    """Read these runs' regressions on a night, over all users, then in slices."""
+    if not benchmark.regressions:
+        return []
+    slices = read_fallen_slices(store, run_ids, day) if benchmark.regression_slices else []
+    return [*read_regressed(make_query_runner(store), run_ids, day), *slices]
+
+
 def read_regressed(ask: Ask, run_ids: Sequence[str], day: date) -> list[dict[str, Any]]:
     """Read these runs' regressions on a night, deployable models first."""
     columns = ", ".join(f"c.{name}" for name in reports.COMPARED_COLUMNS)
@@ -85,6 +96,19 @@ def read_regressed(ask: Ask, run_ids: Sequence[str], day: date) -> list[dict[str
     for row in records:
         row["k"] = None if is_missing(row["k"]) else int(row["k"])
     return sorted(records, key=_order_regressed)
+
+
+def read_fallen_slices(store: FileTables, run_ids: Sequence[str], day: date) -> list[dict[str, Any]]:
+    """Read the values of slices that fell, of the night's last comparison."""
+    filters = [("run_id", "in", list(run_ids)), ("logical_date", "=", day)]
+    rows = store.rows(SLICE_COMPARISONS, filters) if run_ids else []
+    last = max((row["compared_at"] for row in rows), default=None)
+    fallen = [row for row in rows if row["regressed"] and row["compared_at"] == last]
+    ids = sorted({row["run_id"] for row in fallen})
+    runs = store.rows(RUNS, [("run_id", "in", ids)], ["run_id", "model_kind"]) if ids else []
+    kinds = {run["run_id"]: run["model_kind"] for run in runs}
+    named = [row | {"slice": name_slice(row), "model_kind": kinds[row["run_id"]]} for row in fallen]
+    return sorted(named, key=_order_regressed)
 
 
 def _order_regressed(row: Mapping[str, Any]) -> tuple[Any, ...]:

@@ -20,7 +20,7 @@ from recbench_spark import __version__
 from recbench_spark.analyses.comparisons.differences import HOLDOUT
 from recbench_spark.config import Benchmark
 from recbench_spark.core import revisions
-from recbench_spark.schemas import COMPARISONS, METRICS
+from recbench_spark.schemas import COMPARISONS, METRICS, SLICE_COMPARISONS
 from recbench_spark.storage.file_tables import FileTables, RowReader
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -89,6 +89,34 @@ class DifferenceRecord(FileRecord):
     verdict: str | None
     allowed_drop: float | None
     regressed: bool
+
+
+class FallenSliceRecord(FileRecord):
+    """A slice's value that fell, as in the table `slice_comparisons`."""
+
+    kind: Literal["pair", "previous", "baseline"]
+    model: str
+    other: str
+    run_id: str
+    other_run_id: str
+    other_date: date
+    part: str
+    metric: str
+    k: int | None
+    definition: str
+    slice_key: str
+    slice_value: str | None = Field(description="null: all values with few users")
+    pooled: int | None = Field(description="how many values these are; null: one")
+    pooled_values: list[str] | None
+    users: int
+    value: float
+    other_value: float
+    difference: float
+    ci_low: float | None
+    ci_high: float | None
+    family: int = Field(description="tests over which p_holm is adjusted")
+    p_holm: float
+    allowed_drop: float
 
 
 class VerdictRecord(FileRecord):
@@ -161,6 +189,7 @@ class NightRecord(FileRecord):
     failed: dict[str, str] = Field(description="failed models and their errors")
     regressions: list[str] = Field(description="one sentence for each regression")
     regressed: list[DifferenceRecord] = Field(description="the same regressions as fields")
+    fallen_slices: list[FallenSliceRecord] = Field(default=[], description="values of slices that fell")
     verdicts: list[VerdictRecord] = Field(default=[], description="by model, on the headline")
     doubts: list[str] = Field(default=[], description="models that are too good, or cannot be judged")
     restated: list[str] = Field(default=[], description="numbers that moved too far when made again")
@@ -217,6 +246,18 @@ def read_differences(read: RowReader, comparison_id: str) -> list[DifferenceReco
     rows = read(COMPARISONS, [("comparison_id", "=", comparison_id)], names)
     records = [DifferenceRecord(**_make_finite(row, names)) for row in rows]
     return sorted(records, key=lambda one: (one.kind, one.other, *_sort_key(one)))
+
+
+def read_slice_falls(
+    read: RowReader, benchmark: Benchmark, comparison_id: str | None
+) -> list[FallenSliceRecord]:
+    """Read the values of watched slices that fell."""
+    if comparison_id is None or not benchmark.regression_slices:
+        return []
+    names = list(FallenSliceRecord.model_fields)
+    filters = [("comparison_id", "=", comparison_id), ("regressed", "=", True)]
+    records = [FallenSliceRecord(**row) for row in read(SLICE_COMPARISONS, filters, names)]
+    return sorted(records, key=lambda one: (one.model, one.metric, one.slice_key, one.slice_value or ""))
 
 
 def _sort_key(record: MetricRecord | DifferenceRecord) -> tuple[Any, ...]:

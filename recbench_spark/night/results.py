@@ -28,6 +28,7 @@ from recbench_spark.night.result_files import (
     describe_code,
     read_differences,
     read_metrics,
+    read_slice_falls,
 )
 from recbench_spark.night.standalone_runs import count_users, make_run_row, new_run_id, user_name
 from recbench_spark.night.verdicts import (
@@ -236,6 +237,7 @@ def write_night(
         failed=outcome.failed,
         regressions=list(outcome.regressions),
         regressed=[one for one in differences if one.regressed],
+        fallen_slices=read_slice_falls(night.store.rows, night.benchmark, comparison_id),
         verdicts=select_headline(verdicts, night.benchmark),
         doubts=list(outcome.doubts),
         restated=list(outcome.restated),

@@ -63,6 +63,7 @@ class Fall:
         difference, low, high: the change of the mean and its interval.
         causes: what the two runs have recorded differently, in words.
         is_shipped: False for a model nobody could deploy, such as the world's truth.
+        slice: the users, with a comma before; empty: all.
     """
 
     model: str
@@ -82,6 +83,7 @@ class Fall:
     causes: tuple[str, ...] = ()
     is_shipped: bool = True
     other: str = ""
+    slice: str = ""
 
 
 @dataclass(frozen=True)

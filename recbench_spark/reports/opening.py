@@ -109,7 +109,7 @@ def describe_fall(fall: Fall, kind: str = "") -> str:
     """
     before, now = phrases.format_decimals(fall.other_value), phrases.format_decimals(fall.value)
     numbers = f"{fall.label} from {before} to {now}"
-    where = f"on {fall.part}, {fall.users:,} users"
+    where = f"on {fall.part}{fall.slice}, {fall.users:,} users"
     nights = {"baseline": f"the night that the file names, {fall.other_date}", "pair": fall.other}
     since = f"against {nights.get(fall.kind, f'its night before, {fall.other_date}')}"
     causes = f"; {', '.join(fall.causes)}" if fall.causes else ""

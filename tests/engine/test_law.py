@@ -51,7 +51,7 @@ from recbench_spark.storage.blocks import Engine, PieceRows, Rows, reduce_rows
 from recbench_spark.storage.frame_blocks import FrameRows, reduce_frame
 from recbench_spark.storage.shared_arrays import SharedRows
 from tests import oracles
-from tests.analyses.comparisons import test_changes, test_comparisons
+from tests.analyses.comparisons import test_changes, test_comparisons, test_slice_falls
 from tests.analyses.curves import test_curve_crossings
 
 PACKAGE = Path(recbench_spark.__file__).parent
@@ -177,6 +177,9 @@ ANALYSES = {
         tuple(f"flips._{name}_measure" for name in ("start", "pass", "largest")),
         lambda: [make_rows()],
         find_flips,
+    ),
+    "slices": Analysis(
+        ("slice_falls.slice_measure",), test_slice_falls.draw_rows, test_slice_falls.compare
     ),
 }
 

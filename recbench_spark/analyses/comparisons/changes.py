@@ -9,7 +9,7 @@ change a bit. Axes: u users, r rows of `user_metrics`, c cut-offs, s slices; nig
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -88,9 +88,9 @@ def compute_changes(engine: Engine, rows: ChangeRows, plan: ChangePlan, tasks: i
     values = ChangedRows(rows.user_metrics, columns, partial(_choose_values, plan=plan), _VALUES)
     sides = [Side(0, values, _VALUES)]
     if plan.slices:
-        names = (*_USER, *_label_columns(plan))
-        needed = ("run_id", "part", "user_id", "slices", QUERY_ID)
-        labels = ChangedRows(rows.rankings, needed, partial(_choose_labels, plan=plan), names)
+        names = (*_USER, *name_labels(plan.slices))
+        choose = partial(choose_labels, run_ids=_run_ids(plan), slices=plan.slices)
+        labels = ChangedRows(rows.rankings, LABELLED, choose, names)
         sides.append(Side(1, labels, names))
     users = deal_sides(engine, sides, tasks).then(partial(_add_labels, plan=plan), ())
     changes = reduce_tasks({"changes": change_measure(plan)}, users, tasks)
@@ -122,17 +122,26 @@ def _choose_values(rows: pa.Table, plan: ChangePlan) -> pa.Table:
     return select_runs(wanted, _run_ids(plan)).select(_VALUES)
 
 
-def _choose_labels(rows: pa.Table, plan: ChangePlan) -> pa.Table:
-    """Read each user's label in each slice.
+LABELLED = ("run_id", "part", "user_id", "slices", QUERY_ID)
+"""Columns of `rankings` that `choose_labels` reads."""
+
+
+def choose_labels(rows: pa.Table, run_ids: Sequence[str], slices: Sequence[str]) -> pa.Table:
+    """Read each user's label in each slice, by run.
 
     All truth items of a user have the same label: the first question's, where there are several.
+
+    Args:
+        rows: with the columns LABELLED.
+        run_ids: runs whose rows are read; `run` is the place of one.
+        slices: keys of user slices; the columns are named by `name_labels`.
     """
-    chosen = select_runs(rows, _run_ids(plan))
+    chosen = select_runs(rows, run_ids)
     query = chosen.column(QUERY_ID)
     chosen = chosen.filter(pc.or_(pc.is_null(query), pc.fill_null(pc.equal(query, "1"), False)))
     chosen = chosen.combine_chunks()
     labels = chosen.select(_USER)
-    for name, key in zip(_label_columns(plan), plan.slices, strict=True):
+    for name, key in zip(name_labels(slices), slices, strict=True):
         lists = pc.list_slice(pc.map_lookup(chosen.column("slices").combine_chunks(), key, "first"), 0, 1)
         has_label = pc.fill_null(pc.greater(pc.list_value_length(lists), 0), False).to_numpy(False)
         places = pa.array(np.cumsum(has_label) - 1, mask=~has_label)
@@ -140,8 +149,9 @@ def _choose_labels(rows: pa.Table, plan: ChangePlan) -> pa.Table:
     return labels
 
 
-def _label_columns(plan: ChangePlan) -> list[str]:
-    return [f"label_{number}" for number in range(len(plan.slices))]
+def name_labels(slices: Sequence[str]) -> list[str]:
+    """Name the columns of labels."""
+    return [f"label_{number}" for number in range(len(slices))]
 
 
 def _add_labels(sides: Sides, plan: ChangePlan) -> pa.Table:
@@ -149,14 +159,26 @@ def _add_labels(sides: Sides, plan: ChangePlan) -> pa.Table:
     rows, labels = unpack_blocks(sides.get(0, ())), unpack_blocks(sides.get(1, ()))
     if rows is None:
         return pa.table({name: [] for name in _VALUES})
-    names = _label_columns(plan)
+    return join_labels(rows, labels, (*_USER, *name_labels(plan.slices)))
+
+
+def join_labels(rows: pa.Table, labels: pa.Table | None, names: Sequence[str]) -> pa.Table:
+    """Return rows with the columns of labels, in the order of the rows.
+
+    Args:
+        rows: user values.
+        labels: each user once; None: no user has one.
+        names: columns of labels; those that rows have too are the key.
+    """
+    keys = [name for name in names if name in rows.column_names]
+    others = names[len(keys) :]
     if labels is None:
-        columns = [pa.nulls(len(rows), pa.string())] * len(names)
+        columns = [pa.nulls(len(rows), pa.string())] * len(others)
     else:  # an Arrow join takes no lists
-        places = rows.select(_USER).append_column("place", pa.array(np.arange(len(rows))))
-        joined = places.join(labels, list(_USER), join_type="left outer").sort_by("place")
-        columns = [joined.column(name) for name in names]
-    for name, column in zip(names, columns, strict=True):
+        places = rows.select(keys).append_column("place", pa.array(np.arange(len(rows))))
+        joined = places.join(labels, keys, join_type="left outer").sort_by("place")
+        columns = [joined.column(name) for name in others]
+    for name, column in zip(others, columns, strict=True):
         rows = rows.append_column(name, column)
     return rows
 
@@ -200,7 +222,7 @@ def _read_cells(plan: ChangePlan, table: pa.Table) -> Iterator[tuple[tuple[Any, 
     values_rc = read_cutoffs(table, plan.ks)
     run_r, relevant_r = (table.column(name).to_numpy() for name in ("run", "n_relevant"))
     user_r = table.column("user_id").combine_chunks().dictionary_encode().indices.to_numpy()
-    labels = (table.column(name).fill_null(UNLABELLED) for name in _label_columns(plan))
+    labels = (table.column(name).fill_null(UNLABELLED) for name in name_labels(plan.slices))
     labels_sr = [column.to_numpy(zero_copy_only=False) for column in labels]
     keys = [pa.array(run_r // 2), *(table.column(name).combine_chunks() for name in _NAMES[1:])]
     for rows in _equal_key_ranges(keys):

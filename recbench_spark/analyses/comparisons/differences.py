@@ -249,7 +249,7 @@ def _pair_columns(
     pair_sums, boots, weights, signs = sums
     level, scale = plan.bootstrap.level, plan.scale(metric)
     pairs = kernel.paired_t(pair_sums)
-    means = _means(pair_sums)
+    means = pair_means(pair_sums)
     low, high, p_bootstrap = kernel.bootstrap_pairs(boots, weights, np.diagonal(means), level)
     student_low, student_high = pairs.interval(level)
     same_users = kernel.same_users(pair_sums)
@@ -278,7 +278,7 @@ def _pair_columns(
     return {**columns, "users": pa.array(pairs.users[a, b]), "verdict": pa.array(verdicts, pa.string())}
 
 
-def _means(pair_sums: Ints) -> Floats:
+def pair_means(pair_sums: Ints) -> Floats:
     """Return model means over users shared with others, (m, m)."""
     total = pair_sums[1].astype(np.float64) * 2.0**kernel.HALF_BITS + pair_sums[2]
     means: Floats = np.full(total.shape, np.nan)
@@ -384,7 +384,7 @@ def list_bounds(rules: Sequence[Regression], name: str) -> list[tuple[float, Reg
 
 
 def find_rules(plan: ComparisonPlan, row: Mapping[str, Any]) -> list[Regression]:
-    """Return the rules for a difference.
+    """Return the rules for a difference over all users.
 
     Pairs of models count where the other model is the baseline.
     """
@@ -393,5 +393,7 @@ def find_rules(plan: ComparisonPlan, row: Mapping[str, Any]) -> list[Regression]
     return [
         rule
         for rule in plan.rules
-        if (rule.against, rule.part, rule.metric, rule.k) == scope and rule.model in (None, row["model"])
+        if (rule.against, rule.part, rule.metric, rule.k) == scope
+        and rule.model in (None, row["model"])
+        and rule.slice is None
     ]

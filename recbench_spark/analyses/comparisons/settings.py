@@ -10,6 +10,9 @@ from pydantic import Field, field_validator, model_validator
 from recbench_spark.config.evaluation import Evaluation
 from recbench_spark.core.strict_settings import Count, Name, Strict, require_day_text
 
+USER_SLICES = ("cold_user", "users")
+"""Slices where all truth items of a user carry one label."""
+
 
 class Gate(Strict):
     """Bound on a fact in the split's manifest.
@@ -71,10 +74,13 @@ class Regression(Strict):
     the model's previous night, `comparisons.baseline_night`, or tonight's model `comparisons.baseline`.
     `certain`: count only falls whose interval excludes 0. `sequential`: count only falls whose evidence
     bounds the chance of any false alarm: over all sequential rules and every night for `model`, over
-    `comparisons.planned_nights` for the others.
+    `comparisons.planned_nights` for the others. `slice`: watch all values of a user slice instead of all
+    users. A value falls where its p, by Holm over the models and values of the rule, is below 1 - the level
+    of the intervals: so a night without a fall alarms with at most this chance. Values with fewer than
+    `least_users` users on both sides are judged together, if they have as many.
     """
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"rise", "sequential"})
+    added_later: ClassVar[frozenset[str]] = frozenset({"rise", "sequential", "slice", "least_users"})
 
     metric: str
     """Metric that may not fall."""
@@ -90,6 +96,10 @@ class Regression(Strict):
     against: Literal["previous", "baseline", "model"] = "previous"
     certain: bool = False
     sequential: bool = False
+    slice: Name | None = None
+    """Key of a slice of users, of `evaluation.slices`; None: all users."""
+    least_users: Annotated[int, Field(ge=2)] = 30
+    """Fewest users of a slice's value that is judged alone."""
 
     @model_validator(mode="after")
     def _check_rule(self) -> Regression:
@@ -97,6 +107,8 @@ class Regression(Strict):
             raise ValueError("give 'drop' (largest allowed fall), 'rise' (largest believed rise), or both")
         if self.sequential and self.drop is None:
             raise ValueError("'sequential' is about falls: give 'drop' too")
+        if self.slice is not None and (self.rise is not None or self.sequential or self.drop is None):
+            raise ValueError("'slice' is about falls of one night: give 'drop', no 'rise' or 'sequential'")
         if self.certain and self.sequential:
             raise ValueError("give one of 'certain' (one interval) and 'sequential' (all nights together)")
         return self

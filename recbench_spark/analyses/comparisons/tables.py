@@ -98,6 +98,48 @@ COMPARISONS = Table(
     constraints={"kind_known": "kind IN ('pair', 'previous', 'baseline')"},
 )
 
+SLICE_COMPARISONS = Table(
+    "slice_comparisons",
+    "One row per value of a slice that a regression watches: the difference of two runs on its users.",
+    (
+        text_column("comparison_id", "Hash of compared runs and settings, as in `comparisons`."),
+        SUITE,
+        TableColumn("logical_date", DATE, "Night of `run_id`.", False),
+        TableColumn("other_date", DATE, "Night of `other_run_id`.", False),
+        text_column("kind", "pair: tonight's baseline model; previous, baseline: an earlier night."),
+        text_column("model", "Model whose value minus the other's is the difference."),
+        text_column("other", "The other model; the model itself by night."),
+        RUN_ID,
+        text_column("other_run_id", "The subtracted run."),
+        PART,
+        METRIC,
+        DEFINITION,
+        K,
+        text_column("slice_key", "Key of the slice."),
+        TableColumn("slice_value", STRING, "Tonight's label; NULL: all values with few users, together."),
+        TableColumn("pooled", INT, "How many values these are; NULL: one value."),
+        TableColumn("pooled_values", array_type(STRING), "The first 20 of them."),
+        TableColumn("users", LONG, "Users of the value with a number in both runs.", False),
+        TableColumn("value", DOUBLE, "Mean of `run_id` over these users."),
+        TableColumn("other_value", DOUBLE, "Mean of `other_run_id` over these users."),
+        TableColumn("difference", DOUBLE, "value - other_value."),
+        TableColumn("stderr", DOUBLE, "Standard error of the difference, paired by user."),
+        TableColumn("ci_low", DOUBLE, "Lower end of Student's interval of this value alone."),
+        TableColumn("ci_high", DOUBLE, "Upper end of its interval."),
+        TableColumn(
+            "p_t",
+            DOUBLE,
+            "Two-sided p of Student's paired t-test, by signs where all users moved alike; NULL: too few.",
+        ),
+        TableColumn("family", INT, "Tests of the rule: its models and values."),
+        TableColumn("p_holm", DOUBLE, "p_t by Holm: bounds the chance of any false finding in the family."),
+        TableColumn("allowed_drop", DOUBLE, "Largest fall allowed by the rule."),
+        TableColumn("regressed", BOOLEAN, "Whether it falls by more, and p_holm is below alpha.", False),
+        TableColumn("compared_at", TIMESTAMP, "When it was computed, UTC.", False),
+    ),
+    constraints={"kind_known": "kind IN ('pair', 'previous', 'baseline')"},
+)
+
 CHANGES = Table(
     "changes",
     "One row per user group: its part in the change of a model's mean since the night before.",

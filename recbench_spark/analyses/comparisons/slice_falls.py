@@ -1,0 +1,296 @@
+"""Falls in user slices: all values of a slice are watched at once.
+
+Values and labels are dealt by user. A task adds up the users of each value as whole numbers (see
+`analyses.comparisons.kernels.significance`), so the partitioning does not change a bit. Holm's adjustment
+over all models and values of a rule bounds the chance that a night without a fall names one. Axes: u users.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from recbench_spark.analyses.comparisons import changes
+from recbench_spark.analyses.comparisons import paired_values as paired
+from recbench_spark.analyses.comparisons.comparisons import select_holdout
+from recbench_spark.analyses.comparisons.counted import gather_rows, name_owners
+from recbench_spark.analyses.comparisons.differences import ComparisonPlan, pair_means
+from recbench_spark.analyses.comparisons.kernels import significance as kernel
+from recbench_spark.core import resampling
+from recbench_spark.core.arrays import Ints
+from recbench_spark.core.streams import Batches
+from recbench_spark.engine.measures import Measure
+from recbench_spark.metrics.list_rows import sum_lists
+from recbench_spark.storage.blocks import ChangedRows, Engine, Side, Sides, deal_sides, reduce_tasks
+from recbench_spark.storage.packed_blocks import unpack_blocks
+
+MOST_NAMED = 20
+"""Most pooled values that a row names."""
+
+RESULTS = pa.schema(
+    {
+        "rule": pa.int32(),
+        **dict.fromkeys(("kind", "model", "other", "run_id", "other_run_id"), pa.string()),
+        **dict.fromkeys(("logical_date", "other_date"), pa.date32()),
+        **dict.fromkeys(("part", "metric", "definition"), pa.string()),
+        "k": pa.int32(),
+        **dict.fromkeys(("slice_key", "slice_value"), pa.string()),
+        "pooled": pa.int32(),
+        "pooled_values": pa.list_(pa.string()),
+        "users": pa.int64(),
+        **dict.fromkeys(
+            ("value", "other_value", "difference", "stderr", "ci_low", "ci_high", "p_t"), pa.float64()
+        ),
+    }
+)
+"""Columns of each value by itself; the others follow from all values of a rule."""
+
+
+def compare_slices(engine: Engine, rows: changes.ChangeRows, plan: ComparisonPlan, tasks: int) -> pa.Table:
+    """Compare runs by the values of watched slices.
+
+    The result has the columns of `slice_comparisons` that follow from the numbers: a row for each rule,
+    pair of runs and value. Shuffles the rules' metrics and tonight's labels once by user, then a row per
+    task and value. The driver holds the results.
+
+    Args:
+        engine: the runner.
+        rows: user values, and labels.
+        plan: runs, groups and rules; rules without a slice are left out.
+        tasks: number of shuffle tasks.
+    """
+    rules = tuple(rule for rule in plan.rules if rule.slice)
+    metrics, ks = (tuple(dict.fromkeys(getattr(rule, name) for rule in rules)) for name in ("metric", "k"))
+    plan = replace(plan, rules=rules, metrics=metrics, ks=ks)
+    slices = _list_slices(plan)
+    tonight = max(run.logical_date for run in plan.runs)
+    run_ids = [run.run_id for run in plan.runs if run.logical_date == tonight]
+    columns = (*paired.KEY, "estimator", "run_id", "user_id", "ks", "values")
+    values = ChangedRows(rows.user_metrics, columns, partial(_choose_values, plan=plan), _VALUES)
+    choose = partial(changes.choose_labels, run_ids=run_ids, slices=slices)
+    names = (*_USER, *changes.name_labels(slices))
+    labels = ChangedRows(rows.rankings, changes.LABELLED, choose, names)
+    sides = deal_sides(engine, [Side(0, values, _VALUES), Side(1, labels, names)], tasks)
+    users = sides.then(partial(_add_labels, names=names), ())
+    results = reduce_tasks({"values": slice_measure(plan)}, users, tasks)
+    return name_owners(_judge(plan, results.get("values", RESULTS.empty_table())), plan.numbers)
+
+
+_USER = ("part", "user_id")
+_VALUES = (*paired.KEY, "user_id", "run", "ks", "values", "user_key")
+
+
+def _list_slices(plan: ComparisonPlan) -> list[str]:
+    return sorted({rule.slice for rule in plan.rules if rule.slice})
+
+
+def _choose_values(rows: pa.Table, plan: ComparisonPlan) -> pa.Table:
+    wanted = gather_rows(select_holdout(rows, plan.metrics), plan.numbers)
+    return paired.key_users(wanted, [run.run_id for run in plan.runs])
+
+
+def _add_labels(sides: Sides, names: Sequence[str]) -> pa.Table:
+    """Return a task's user values, sorted, with tonight's labels."""
+    rows, labels = unpack_blocks(sides.get(0, ())), unpack_blocks(sides.get(1, ()))
+    if rows is None:
+        return pa.table({name: [] for name in _VALUES})
+    if labels is not None:  # every run of the night has the same labels
+        wanted = [(name, "min") for name in names[len(_USER) :]]
+        labels = labels.group_by(list(_USER)).aggregate(wanted).select([*_USER, *map("_".join, wanted)])
+        labels = labels.rename_columns(list(names))
+    return paired.sort_by_user(changes.join_labels(rows, labels, names))
+
+
+# ------------------------------------------------------------------------------- sums of a task
+
+
+class Watched(NamedTuple):
+    """Two runs that a rule compares, as places in the plan."""
+
+    rule: int
+    kind: str
+    run: int
+    other: int
+
+
+def list_watched(plan: ComparisonPlan) -> list[Watched]:
+    """List the pairs of runs that rules with a slice compare."""
+    watched = []
+    for number, rule in enumerate(plan.rules):
+        for group in plan.groups:
+            baseline = plan.baseline(group, rule.part, rule.metric, rule.k)
+            is_against = rule.against == ("model" if group.kind == "pair" else group.kind)
+            for member, run in enumerate(group.runs):
+                is_own = rule.model in (None, plan.runs[run].model)
+                if is_against and is_own and baseline not in (None, member):
+                    watched.append(Watched(number, group.kind, run, group.runs[baseline]))
+    return watched
+
+
+_CELL = ("watched", "definition")
+_TOTALS = pa.schema(
+    {
+        "watched": pa.int32(),
+        **dict.fromkeys(("definition", "label"), pa.string()),
+        "sums": pa.list_(pa.int64()),
+    }
+)
+"""Pair sums (9, 2, 2) of a value's users."""
+
+
+def slice_measure(plan: ComparisonPlan) -> Measure:
+    """Return the measure for differences by value.
+
+    The measure needs all rows of a user at once.
+    """
+    return Measure(partial(_sum_values, plan), _CELL, partial(_finish, plan), ())
+
+
+def _sum_values(plan: ComparisonPlan, batches: Batches) -> Batches:
+    """Sum some users' rows by value; rows are sorted by `sort_by_user`."""
+    rows = pa.Table.from_batches(batches).combine_chunks()
+    if not rows.num_rows:
+        return
+    labels, watched = _map_labels(rows, plan), list_watched(plan)
+    for side in paired.read_paired_values(rows.to_batches(), len(plan.runs), plan.ks):
+        part, metric, definition = side.key
+        for key in _list_slices(plan):
+            names, values = labels[part, key].split(side.keys_u)
+            for place, one in enumerate(watched):
+                rule = plan.rules[one.rule]
+                if (rule.part, rule.metric, rule.slice) == (part, metric, key):
+                    values_u2 = side.values_unc[:, [one.run, one.other], plan.ks.index(rule.k)]
+                    sums = [kernel.pair_sums(values_u2[own] * plan.scale(metric)) for own in values]
+                    totals = [
+                        dict(zip(_TOTALS.names, (place, definition, label, own.ravel()), strict=True))
+                        for label, own in zip(names, sums, strict=True)
+                        if own[0][0, 1]
+                    ]
+                    yield pa.RecordBatch.from_pylist(totals, _TOTALS)
+
+
+class LabelledUsers(NamedTuple):
+    """Users of a part with their label in a slice.
+
+    Hashed ids, ascending, and places in `names`.
+    """
+
+    keys_u: Ints
+    code_u: Ints
+    names: list[str]
+
+    def split(self, keys_u: Ints) -> tuple[list[str], list[Ints]]:
+        """Return the labels of some users, and the places of each label's users."""
+        code_u = self.code_u[np.searchsorted(self.keys_u, keys_u)]
+        order = np.argsort(code_u, kind="stable")
+        codes, starts = np.unique(code_u[order], return_index=True)
+        return [self.names[code] for code in codes], np.split(order, starts[1:])
+
+
+def _map_labels(rows: pa.Table, plan: ComparisonPlan) -> dict[tuple[str, str], LabelledUsers]:
+    """Map a part and a slice to its users."""
+    slices = _list_slices(plan)
+    names = changes.name_labels(slices)
+    users = rows.group_by(["part", "user_key"]).aggregate([(name, "min") for name in names])
+    users, mapped = users.sort_by("user_key"), {}
+    for part in users.column("part").unique().to_pylist():
+        own = users.filter(pc.equal(users.column("part"), part))
+        keys_u = own.column("user_key").to_numpy()
+        for key, name in zip(slices, names, strict=True):
+            column = own.column(f"{name}_min").fill_null(changes.UNLABELLED).combine_chunks()
+            labels = column.dictionary_encode()
+            mapped[part, key] = LabelledUsers(
+                keys_u, labels.indices.to_numpy(), labels.dictionary.to_pylist()
+            )
+    return mapped
+
+
+# ------------------------------------------------------------------------------- values of a pair
+
+
+def _finish(plan: ComparisonPlan, table: pa.Table) -> pa.Table:
+    """Test all values of a pair; those with few users are pooled."""
+    one = list_watched(plan)[table.column("watched")[0].as_py()]
+    rule, run, other = plan.rules[one.rule], plan.runs[one.run], plan.runs[one.other]
+    label_r = table.column("label")
+    labels = sorted(label_r.unique().to_pylist())
+    sums = {
+        label: sum_lists(table.filter(pc.equal(label_r, label)), "sums", (kernel.PLANES, 2, 2))
+        for label in labels
+    }
+    small = [label for label in labels if sums[label][0][0, 1] < rule.least_users]
+    values: list[dict[str, Any]] = [
+        {"slice_value": label, **_test(plan, sums[label], rule.metric, rule.least_users)}
+        for label in labels
+        if label not in small
+    ]
+    if small:
+        pooled = np.sum([sums[label] for label in small], axis=0)
+        tested = _test(plan, pooled, rule.metric, rule.least_users)
+        values.append({"pooled": len(small), "pooled_values": small[:MOST_NAMED], **tested})
+    facts = {
+        **{"rule": one.rule, "kind": one.kind, "model": run.model, "other": other.model},
+        **{"run_id": run.run_id, "other_run_id": other.run_id},
+        **{"logical_date": run.logical_date, "other_date": other.logical_date},
+        **{"part": rule.part, "metric": rule.metric, "k": rule.k, "slice_key": rule.slice},
+        "definition": table.column("definition")[0].as_py(),
+    }
+    return pa.Table.from_pylist([facts | value for value in values], RESULTS)
+
+
+def _test(plan: ComparisonPlan, sums: Ints, metric: str, least_users: int) -> dict[str, Any]:
+    """Test one value's difference; too few users have no p."""
+    tests, means, level = kernel.paired_t(sums), pair_means(sums), plan.bootstrap.level
+    low, high = resampling.hide_points(*tests.interval(level), tests.users, level)
+    numbers = {
+        **{"value": means[0, 1], "other_value": means[1, 0], "difference": tests.mean[0, 1]},
+        **{"stderr": tests.error[0, 1], "ci_low": low[0, 1], "ci_high": high[0, 1]},
+    }
+    users, p = int(tests.users[0, 1]), float(tests.p[0, 1])
+    if np.isnan(p):  # all users moved alike: the test of signs, or nobody moved
+        p = 2.0 ** (1 - users) if numbers["difference"] else 1.0
+    scaled = {name: float(number) / plan.scale(metric) for name, number in numbers.items()}
+    known = {name: None if np.isnan(number) else number for name, number in scaled.items()}
+    return {**known, "users": users, "p_t": p if users >= least_users else None}
+
+
+# ------------------------------------------------------------------------------- all values of a rule
+
+
+def _judge(plan: ComparisonPlan, results: pa.Table) -> pa.Table:
+    """Add columns computed from all values of a rule."""
+    rows = results.sort_by(
+        [(name, "ascending") for name in ("rule", "model", "kind", "slice_value")]
+    ).to_pylist()
+    for number, rule in enumerate(plan.rules):
+        own = [row for row in rows if row["rule"] == number]
+        p_x = np.array([row["p_t"] for row in own], dtype=np.float64)
+        for row, p in zip(own, kernel.holm(p_x).tolist(), strict=True):
+            row["family"] = int(np.sum(~np.isnan(p_x)))
+            row["p_holm"] = None if np.isnan(p) else p
+            row["allowed_drop"] = rule.drop
+            row["regressed"] = p < 1 - plan.bootstrap.level and _measure_fall(plan, row) > (
+                rule.drop or 0.0
+            )
+    return pa.Table.from_pylist(rows, _JUDGED).drop_columns("rule")
+
+
+_JUDGED = pa.schema(
+    [
+        *RESULTS,
+        pa.field("family", pa.int32()),
+        *(pa.field(name, pa.float64()) for name in ("p_holm", "allowed_drop")),
+        pa.field("regressed", pa.bool_()),
+    ]
+)
+
+
+def _measure_fall(plan: ComparisonPlan, row: Mapping[str, Any]) -> float:
+    sign = 1.0 if row["metric"] in plan.lower else -1.0
+    return sign * float(row["difference"])
