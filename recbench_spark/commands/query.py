@@ -207,6 +207,8 @@ TABLE_SOURCES = {
     "flips": "the benchmark file has the line 'paradoxes: {}'",
     "multiverse": "the benchmark file has 'multiverse: true' in its section evaluation, "
     "as recbench multiverse sets it",
+    "ceilings": "the benchmark file has candidates: given in its definition, or a model of kind lists "
+    "or retrieved",
     "user_metrics": "the benchmark file has 'user_metrics: true' in its section evaluation",
     **dict.fromkeys(
         ("learning_curves", "curve_values", "curve_crossings"),

@@ -10,6 +10,7 @@ from recbench_spark.core.streams import Batches
 from recbench_spark.engine.measures import Measure
 from recbench_spark.metrics import accuracy
 from recbench_spark.metrics.accuracy import MetricPlan
+from recbench_spark.metrics.ceilings import ceiling_measure
 from recbench_spark.metrics.listed import ListedCatalogue, list_measures, map_lists
 from recbench_spark.metrics.multiverse import multiverse_measure
 from recbench_spark.metrics.questions import keep_users_whole
@@ -21,6 +22,8 @@ def make_measures(
     catalogue: ListedCatalogue | None,
     evaluation: Evaluation | None = None,
     estimation: EstimationPlan | None = None,
+    *,
+    ceilings: bool = False,
 ) -> dict[str, Measure]:
     """Return the measures for a run's rankings by name.
 
@@ -29,10 +32,12 @@ def make_measures(
         catalogue: the catalogue for list metrics; None: none are requested.
         evaluation: the benchmark file's section, for a night.
         estimation: plan for estimates corrected for exposure bias.
+        ceilings: also measure what the best order of the candidates would reach.
     """
     measures = {"counts": count_measure(plan.definition.threshold)}
     if plan.rank_metrics:
         measures["ranks"] = accuracy.rank_measure(plan)
+        measures |= {"ceilings": ceiling_measure(plan)} if ceilings else {}
     if catalogue is not None:
         measures |= list_measures(plan, catalogue)
     if evaluation is not None:

@@ -190,6 +190,29 @@ RANKINGS = Table(
     partition_by=("run_id",),
 )
 
+CEILINGS = Table(
+    "ceilings",
+    "One row per number of a pool or a list: what the best order of the ranked candidates would reach.",
+    (
+        RUN_ID,
+        PART,
+        METRIC,
+        DEFINITION,
+        K,
+        TableColumn("ceiling", DOUBLE, "Mean over users of the metric of the best order."),
+        TableColumn("ceiling_stderr", DOUBLE, "Its standard error over users."),
+        TableColumn("ceiling_low", DOUBLE, "Lower end of Student's interval over users."),
+        TableColumn("ceiling_high", DOUBLE, "Upper end of its interval."),
+        TableColumn("lost", DOUBLE, "What the run's order loses of it: mean distance from its own value."),
+        TableColumn("lost_stderr", DOUBLE, "Its standard error over users."),
+        TableColumn("lost_low", DOUBLE, "Lower end of Student's interval over users."),
+        TableColumn("lost_high", DOUBLE, "Upper end of its interval."),
+        TableColumn("reach", DOUBLE, "Mean share of a user's relevant items that are candidates."),
+        TableColumn("reach_stderr", DOUBLE, "Its standard error over users."),
+        TableColumn("n", LONG, "Users (or rows: `weigh=rows`) averaged.", False),
+    ),
+)
+
 MULTIVERSE = Table(
     "multiverse",
     "One row per world: a metric at a cut-off under one of all defensible definitions.",

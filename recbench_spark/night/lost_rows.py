@@ -12,6 +12,7 @@ from datetime import date
 from functools import partial
 
 from recbench_spark.schemas import (
+    CEILINGS,
     CHANGES,
     CHECKS,
     COMPARISONS,
@@ -38,7 +39,7 @@ from recbench_spark.storage.table_upkeep import LostFile
 OWNERS = ("split_id", "model_id", "graph_id", "neighbourhood_id", "nearest_id")
 """Partition columns whose values are, or begin with, a split's name."""
 
-RUN_TABLES = (METRICS, CHECKS, LEARNING_CURVES, RETRIEVAL_RUNS)
+RUN_TABLES = (METRICS, CHECKS, CEILINGS, LEARNING_CURVES, RETRIEVAL_RUNS)
 """Run tables without partitions."""
 
 WHOLE_TABLES = (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
@@ -19,7 +20,7 @@ from recbench_spark.analyses.exposure.night_exposure import (
     strata_checks,
 )
 from recbench_spark.analyses.sampling.sampled import check_uncorrected_metrics
-from recbench_spark.config import ModelConfig
+from recbench_spark.config import ListsModel, ModelConfig, RetrievedModel
 from recbench_spark.core.checks import Check
 from recbench_spark.engine.measures import Measures, list_results
 from recbench_spark.evaluation.run_measures import make_measures
@@ -27,11 +28,17 @@ from recbench_spark.metrics.accuracy import MetricPlan
 from recbench_spark.metrics.listed import ListedCatalogue
 from recbench_spark.metrics.ranking_counts import checks_from_counts
 from recbench_spark.models.adapters.model_adapter import make_adapter
-from recbench_spark.night.night import BenchmarkNight, check_model_gates, check_night_gates
+from recbench_spark.night.night import (
+    AGE_COLUMNS,
+    BenchmarkNight,
+    check_model_gates,
+    check_night_gates,
+    sort_by_age,
+)
 from recbench_spark.ranking.batch_schemas import METRIC_ROWS
 from recbench_spark.ranking.moment_counts import check_moments
 from recbench_spark.ranking.request import RankingRequest
-from recbench_spark.schemas import CHECKS, METRICS, MULTIVERSE
+from recbench_spark.schemas import CEILINGS, CHECKS, METRICS, MULTIVERSE, RUNS
 from recbench_spark.storage.commits import Addition, check_rows
 
 
@@ -64,7 +71,8 @@ class NightMeasures:
         estimation = make_plan(exposure, plan, night.benchmark.headline) if exposure else None
         is_later = exposure is not None and exposure.wants_lists
         catalogue = night.catalogue if plan.wants_lists else None
-        measures = make_measures(plan, catalogue, evaluation, None if is_later else estimation)
+        now = None if is_later else estimation
+        measures = make_measures(plan, catalogue, evaluation, now, ceilings=has_pools(night))
         later = {"estimates": estimation_measure(estimation)} if estimation and is_later else {}
         has_values = evaluation.user_metrics and bool(plan.rank_metrics or plan.list_metrics)
         request = replace(plan.request(lists=is_later), moments=night.moments)
@@ -77,6 +85,7 @@ class RunRows:
 
     metrics: list[pa.Table]
     multiverse: list[pa.Table]
+    ceilings: list[pa.Table]
     checks: list[Check]
 
     @property
@@ -116,7 +125,51 @@ def make_run_rows(
     checks += check_moments(night.moment_counts, night.moments, night.definition)
     checks += check_uncorrected_metrics(wanted.plan, evaluation.draw.estimators)
     checks += [*check_night_gates(night), *check_model_gates(night, model)]
-    return RunRows(metrics, list_results(wanted.measures, results, MULTIVERSE), checks)
+    ceilings = list_results(wanted.measures, results, CEILINGS)
+    checks += check_reach(night, model.name, ceilings)
+    return RunRows(metrics, list_results(wanted.measures, results, MULTIVERSE), ceilings, checks)
+
+
+def has_pools(night: BenchmarkNight) -> bool:
+    """Tell whether candidates are given, or lists come from outside or through an index."""
+    kinds = ListsModel, RetrievedModel
+    return night.definition.candidates == "given" or any(
+        isinstance(model, kinds) for model in night.benchmark.models
+    )
+
+
+LARGEST_FALL, ERRORS = 0.05, 4.0
+"""A fall of reach is a warning above this share, and above so many standard errors."""
+
+
+def check_reach(night: BenchmarkNight, model: str, ceilings: Sequence[pa.Table]) -> list[Check]:
+    """Warn where candidates hold a smaller share of the truth than on the night before.
+
+    There is no check of a fall within LARGEST_FALL, or within ERRORS.
+    """
+    if not ceilings or not night.store.exists(CEILINGS.name):
+        return []
+    filters = [("suite", "=", night.benchmark.name), ("status", "=", "succeeded"), ("model", "=", model)]
+    runs = night.store.rows(RUNS, filters, ["logical_date", *AGE_COLUMNS])
+    earlier = [row for row in sort_by_age(runs) if row["logical_date"] < night.logical_date]
+    if not earlier:
+        return []
+    last = max(earlier, key=lambda row: row["logical_date"])
+    names = ["part", "definition", "reach", "reach_stderr"]
+    known = night.store.rows(CEILINGS, [("run_id", "=", last["run_id"])], names)
+    before = {(row["part"], row["definition"]): row for row in known}
+    now = {(row["part"], row["definition"]): row for rows in ceilings for row in rows.to_pylist()}
+    checks = {}
+    for key in now.keys() & before.keys():
+        numbers = [row[name] for row in (now[key], before[key]) for name in names[2:]]
+        if None not in numbers:
+            reach, error, other, other_error = numbers
+            if other - reach > max(LARGEST_FALL * other, ERRORS * math.hypot(error, other_error)):
+                detail = f"{other:.4f} on {last['logical_date']}: a pool or list lost truth"
+                checks[key[0]] = Check(
+                    f"{key[0]}: fall of the truth among candidates", other - reach, 0.0, "warning", detail
+                )
+    return [checks[part] for part in sorted(checks)]
 
 
 def _list_compared(estimates: pa.Table | None) -> list[SimpleNamespace]:
@@ -130,7 +183,7 @@ def _list_compared(estimates: pa.Table | None) -> list[SimpleNamespace]:
 def list_additions(rows_by_run: Mapping[str, RunRows]) -> list[Addition]:
     """Return runs' rows as additions, one for each table."""
     additions = []
-    for table, name in ((METRICS, "metrics"), (MULTIVERSE, "multiverse")):
+    for table, name in ((METRICS, "metrics"), (MULTIVERSE, "multiverse"), (CEILINGS, "ceilings")):
         rows = [
             rows.append_column("run_id", pa.repeat(pa.scalar(run_id), rows.num_rows))
             for run_id, run_rows in rows_by_run.items()

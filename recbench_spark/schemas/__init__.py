@@ -37,7 +37,7 @@ TABLES: dict[str, Table] = {
 
 RESULT_TABLES = (
     "metrics", "user_metrics", "rankings", "multiverse", "checks", "replays", "learning_curves",
-    "curve_values", "curve_rankings", "retrieval_runs",
+    "curve_values", "curve_rankings", "retrieval_runs", "ceilings",
 )  # fmt: skip
 """Tables whose rows become visible by a succeeded row in `runs`."""
 

@@ -41,6 +41,7 @@ from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.evaluation.run_measures import map_user_values
 from recbench_spark.metrics.accuracy import MetricPlan, rank_measure
 from recbench_spark.metrics.beyond_accuracy import Facts
+from recbench_spark.metrics.ceilings import ceiling_measure
 from recbench_spark.metrics.listed import ListedCatalogue, list_measures
 from recbench_spark.metrics.multiverse import multiverse_measure
 from recbench_spark.metrics.pairs import pair_measure
@@ -97,6 +98,7 @@ PARADOX_PLAN = ParadoxPlan(
 
 MAKERS: dict[str, Callable[[Path], dict[str, Measure]]] = {
     "accuracy.rank_measure": lambda _: {"ranks": rank_measure(plan(*NAMES))},
+    "ceilings.ceiling_measure": lambda _: {"ceilings": ceiling_measure(plan(*NAMES, gain="linear"))},
     "ranking_counts.count_measure": lambda _: {"counts": count_measure(3.0)},
     "listed.list_measures": lambda folder: list_measures(
         plan("novelty", "mean_popularity", "aplt", "popularity_reo", "coverage", "gini", "entropy"),

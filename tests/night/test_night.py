@@ -675,8 +675,8 @@ def test_the_log_is_json_lines_with_seconds_and_counts(small_night: Ran) -> None
     assert set(small_night.outcome.run_ids.values()) <= of_runs
 
 
-# What one plain night does not fill: tests of comparisons, the multiverse, paradoxes, changes, graphs and
-# boards ask these.
+# What one plain night does not fill: tests of comparisons, the multiverse, paradoxes, changes, graphs,
+# boards and pools ask these.
 ASKED_ELSEWHERE = {
     "how_fast_is_each_graph_layer",
     "which_baselines_are_under_tuned",
@@ -687,6 +687,7 @@ ASKED_ELSEWHERE = {
     "where_do_parts_and_whole_disagree",
     "how_few_items_decide",
     "why_did_the_number_move",
+    "what_could_the_candidates_reach",
 }
 
 
