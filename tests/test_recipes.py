@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import importlib.util
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import urllib.request
 from contextlib import nullcontext
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -127,12 +129,33 @@ class Operator:
             )
 
 
+class Place:
+    """A stand-in for ObjectStoragePath: a file of this machine."""
+
+    def __init__(self, path: str) -> None:
+        self.exists, self.read_text = Path(path).exists, Path(path).read_text
+
+
+class Sensor:
+    """A stand-in for BaseSensorOperator."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings, self.output = settings, "verdicts"
+
+    def __rrshift__(self, other: Any) -> None:
+        """Take the task before."""
+
+
 @pytest.fixture
 def airflow_example(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The names of Airflow's example, run with stand-ins: Airflow itself is no requirement."""
     names: dict[str, dict[str, Any]] = {
         "pendulum": {"datetime": lambda *_, **__: None, "duration": lambda **_: None},
         "airflow": {"DAG": lambda *_, **settings: nullcontext(settings)},
+        "airflow.decorators": {"task": lambda function: lambda verdicts: None},
+        "airflow.io.path": {"ObjectStoragePath": Place},
+        "airflow.models": {"Variable": SimpleNamespace(get=lambda name, default: default)},
+        "airflow.sensors.base": {"BaseSensorOperator": Sensor, "PokeReturnValue": SimpleNamespace},
         "airflow.exceptions": {"AirflowException": AirflowError, "AirflowFailException": FinalError},
         "airflow.providers.apache.spark.operators.spark_submit": {"SparkSubmitOperator": Operator},
     }
@@ -169,6 +192,112 @@ def test_airflow_sends_an_alert_for_every_task(airflow_example, monkeypatch) -> 
     airflow_example["send_alert"]({**context, "var": {"value": {"recbench_alerts": "https://chat/x"}}})
     text = json.loads(sent[0].data)["text"]
     assert text == "recbench_nightly.night of 2026-01-31 failed: exit code 3: a gate"
+
+
+VERDICT = {
+    "kind": "pair", "model": "ours", "other": "popular", "metric": "ndcg", "k": 10, "part": "test",
+    "verdict": "worse", "reason": None, "value": 0.25, "other_value": 0.5,
+}  # fmt: skip
+NIGHT = {
+    "suite": "demo", "logical_date": "2026-01-31", "state": "finished", "exit_code": 0, "failed": {},
+    "regressions": [], "restated": [], "doubts": [], "verdicts": [VERDICT], "metrics": [],
+    "tables": ["metrics"], "follows": "f",
+}  # fmt: skip
+FELL = {**NIGHT, "exit_code": 4, "regressions": ["ours: ndcg@10 of test, country DE is 0.1"]}
+ENDED = {"state": "failed", "exit_code": 1, "error": "no log"}
+
+
+def write_night(folder: Path, record: dict[str, Any]) -> str:
+    place = folder / "results" / "night-demo-2026-01-31.json"
+    place.parent.mkdir(exist_ok=True)
+    place.write_text(json.dumps(record))
+    return str(place)
+
+
+def test_airflow_reads_a_night_by_its_file(airflow_example, tmp_path: Path, caplog) -> None:
+    """In deploy mode `cluster` the file alone has the exit code."""
+    sensor = airflow_example["NightSensor"](path=str(tmp_path / "none.json"), task_id="result")
+    assert not sensor.poke({}).is_done
+    sensor.path = write_night(tmp_path, {"state": "running", "exit_code": None})
+    assert not sensor.poke({}).is_done
+    sensor.path = write_night(tmp_path, NIGHT)
+    found = sensor.poke({})
+    airflow_example["tell_verdicts"](found.xcom_value)
+    assert found.is_done and "ours: worse, beside popular: ndcg@10 0.2500" in caplog.text
+    for record, final, words in ((FELL, True, "country DE"), (ENDED, False, "no log")):
+        sensor.path = write_night(tmp_path, record)
+        with pytest.raises(AirflowError, match=words) as error:
+            sensor.poke({})
+        assert isinstance(error.value, FinalError) == final
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, names: dict[str, dict[str, Any]]) -> None:
+    """Make modules importable, unless the package is here."""
+    if importlib.util.find_spec(next(iter(names)).partition(".")[0]) is None:
+        for name, values in names.items():
+            monkeypatch.setitem(sys.modules, name, SimpleNamespace(**values))
+
+
+def keep(**settings: Any) -> Any:
+    return SimpleNamespace(**settings)
+
+
+def test_dagster_checks_say_what_a_night_says(monkeypatch, tmp_path: Path) -> None:
+    plain = ("AssetCheckSpec", "DailyPartitionsDefinition", "Failure", "define_asset_job")
+    stubs = dict.fromkeys((*plain, "build_schedule_from_partitioned_job", "Definitions"), SimpleNamespace)
+    stubs = {name: lambda *_, **settings: keep(**settings) for name in stubs}
+    kinds = {"AssetCheckResult": keep, "MaterializeResult": keep, "asset": lambda **_: lambda made: made}
+    severity = {
+        "AssetCheckSeverity": SimpleNamespace(ERROR="ERROR", WARN="WARN"),
+        "AssetExecutionContext": Any,
+    }
+    stand_in(monkeypatch, {"dagster": {**stubs, **kinds, **severity}, "upath": {"UPath": Path}})
+    (tmp_path / "demo.yaml").write_text("name: demo")
+    monkeypatch.setenv("RECBENCH_CONFIG", str(tmp_path / "demo.yaml"))
+    monkeypatch.setenv("RECBENCH_WAREHOUSE", str(tmp_path))
+    example = runpy.run_path(str(CONF / "schedulers" / "dagster_checks.py"))
+    for record, failed in ((NIGHT, []), (FELL, ["no_regression"])):
+        write_night(tmp_path, record)
+        checks = example["make_checks"](example["read_night"]("2026-01-31"))
+        assert [one.check_name for one in checks if not one.passed] == failed and len(checks) == 4
+    flags = ["--config", "demo.yaml", "--warehouse", "tables", "--logical-date", "2026-01-31"]
+    check_flags(example["COMMAND"][-1], flags)
+
+
+def test_openlineage_has_one_event_for_a_night(monkeypatch) -> None:
+    def test(*texts: str, **fields: Any) -> Any:
+        return keep(**dict(zip(("name", "status", "severity", "type"), texts, strict=False)), **fields)
+
+    def name(*texts: Any) -> tuple[Any, ...]:
+        return texts
+
+    facets = {
+        "nominal_time_run": keep(NominalTimeRunFacet=name),
+        "test_run": keep(TestExecution=test, TestRunFacet=lambda tests: keep(tests=tests)),
+    }
+    events = dict.fromkeys(("InputDataset", "OutputDataset", "Job"), name)
+    run = lambda run_id, facets: keep(runId=run_id, facets=facets)  # noqa: E731
+    stand_in(
+        monkeypatch,
+        {
+            "openlineage.client": {"OpenLineageClient": None},
+            "openlineage.client.event_v2": {
+                **events, "Run": run, "RunEvent": keep, "RunState": keep(COMPLETE="COMPLETE", FAIL="FAIL")
+            },
+            "openlineage.client.facet_v2": {**facets, "RunFacet": object},
+            "attr": {"define": dataclass},
+        },
+    )  # fmt: skip
+    example = runpy.run_path(str(CONF / "schedulers" / "openlineage_event.py"))
+    benchmark = {"dataset": {"path": "s3://shop/log"}, "models": [{"path": "/lists/{logical_date}"}]}
+    event = example["make_event"](FELL, benchmark, "/tables")
+    assert event.eventType == example["RunState"].FAIL
+    assert event.inputs == [("s3://shop", "log"), ("file", "/lists/2026-01-31")]
+    assert event.outputs == [("file", "/tables/metrics")]
+    tests = event.run.facets["test"].tests
+    assert [(one.type, one.status) for one in tests] == [("verdict", "fail"), ("regression", "fail")]
+    again = example["make_event"](NIGHT, benchmark, "/tables")
+    assert again.eventType == example["RunState"].COMPLETE and again.run.runId == event.run.runId
 
 
 def read_recipe(name: str) -> Any:

@@ -1,4 +1,5 @@
-"""Airflow: one night per day by SparkSubmitOperator, maintenance on Sundays. Copy into the DAGs folder.
+"""Airflow: one night per day by SparkSubmitOperator, a sensor that reads its result, a task that tells the
+verdicts, and maintenance on Sundays. Copy into the DAGs folder.
 
 Needs apache-airflow-providers-apache-spark and a connection `spark_default` to the cluster. Set the
 Airflow variable `recbench_home` to this repository and `recbench_warehouse` to the tables, and
@@ -14,10 +15,17 @@ import urllib.request
 
 import pendulum
 from airflow import DAG
+from airflow.decorators import task
 from airflow.exceptions import AirflowException, AirflowFailException
+from airflow.io.path import ObjectStoragePath
+from airflow.models import Variable
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.sensors.base import BaseSensorOperator, PokeReturnValue
 
 HOME, WAREHOUSE = "{{ var.value.recbench_home }}", "{{ var.value.recbench_warehouse }}"
+
+SUITE = "demo"
+"""Name in the benchmark file."""
 
 SHIPPED = {
     "conn_id": "spark_default",
@@ -53,12 +61,50 @@ class JobOperator(SparkSubmitOperator):
             raise
 
 
+class NightSensor(BaseSensorOperator):
+    """Wait for results/night-SUITE-DATE.json, and return its verdicts; it has the exit code, too."""
+
+    template_fields = ("path",)
+
+    def __init__(self, path, **settings):
+        super().__init__(**settings)
+        self.path = path
+
+    def poke(self, context):
+        """Read the file. Raises AirflowFailException for the codes of `FINAL`, else AirflowException."""
+        place = ObjectStoragePath(self.path)
+        record = json.loads(place.read_text()) if place.exists() else {}
+        if record.get("state", "running") == "running":
+            return PokeReturnValue(is_done=False)
+        code = str(record["exit_code"])
+        if code == "0":
+            return PokeReturnValue(is_done=True, xcom_value=record["verdicts"])
+        error = record.get("error") or f"failed models: {', '.join(record.get('failed', {}))}"
+        texts = [f"exit code {code}: {FINAL.get(code, error)}"]
+        texts += record.get("regressions", []) + record.get("restated", [])
+        raise (AirflowFailException if code in FINAL else AirflowException)("; ".join(texts))
+
+
+def tell_verdicts(verdicts):
+    """Send one line for each model that is better, worse, too good, or cannot be told."""
+    for one in verdicts or []:
+        if one["verdict"] not in ("equivalent", "not told apart"):
+            figure = one["metric"] + (f"@{one['k']}" if one["k"] else "")
+            value = "no value" if one["value"] is None else f"{figure} {one['value']:.4f}"
+            text = f"{one['model']}: {one['verdict']}, beside {one['other']}: {value}"
+            post_line(text, Variable.get("recbench_alerts", ""))
+
+
 def send_alert(context):
     """Send one line on a task that has failed for good: after its last retry, or at once without one."""
     task, reason = context["task_instance"], context.get("exception")
     text = f"{task.dag_id}.{task.task_id} of {context['data_interval_start']:%Y-%m-%d} failed: {reason}"
-    logging.error("%s", text)
-    url = context["var"]["value"].get("recbench_alerts", "")
+    post_line(text, context["var"]["value"].get("recbench_alerts", ""))
+
+
+def post_line(text, url):
+    """Write a line to the task's log, and send it to the chat, if there is one."""
+    logging.warning("%s", text)
     if url:
         body, kind = json.dumps({"text": text}).encode(), {"Content-Type": "application/json"}
         urllib.request.urlopen(urllib.request.Request(url, body, kind), timeout=30).close()
@@ -78,7 +124,7 @@ COMMON = {
 }
 
 with DAG("recbench_nightly", schedule="15 2 * * *", catchup=True, **COMMON) as nightly:
-    JobOperator(
+    night = JobOperator(
         task_id="night",
         application=f"{HOME}/jobs/recbench.py",
         application_args=[
@@ -92,6 +138,16 @@ with DAG("recbench_nightly", schedule="15 2 * * *", catchup=True, **COMMON) as n
         pool="recbench",
         **SHIPPED,
     )
+
+    result = NightSensor(
+        task_id="result",
+        path=f"{WAREHOUSE}/results/night-{SUITE}-{{{{ data_interval_start | ds }}}}.json",
+        mode="reschedule",
+        poke_interval=300,
+        timeout=6 * 3600,
+    )
+    night >> result
+    task(tell_verdicts)(result.output)
 
 with DAG("recbench_maintain", schedule="15 6 * * 0", catchup=False, **COMMON) as maintain:
     JobOperator(
