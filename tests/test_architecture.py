@@ -28,7 +28,7 @@ LAYERS = (
     ({"analyses.sampling"}, {"analyses.exposure"}, {"analyses.comparisons"}),
     ({"graphs"}, {"retrieval"}, {"models"}, {"analyses.curves"}),
     ({"auctions", "boards", "evaluation"}, {"reports"}),
-    ({"night"}, {"tuning", "maintenance"}),
+    ({"night"}, {"tuning", "maintenance", "self_tests"}),
     ({"commands"}, {"jobs"}),
 )
 """Low to high: a module imports from its own room and from those before it, nothing else.

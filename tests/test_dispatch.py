@@ -150,7 +150,7 @@ def test_scripts_for_zsh_and_fish() -> None:
 
 
 def test_each_command_has_a_file_that_schedules_may_name(monkeypatch, capsys) -> None:
-    files = {file.stem: file for file in (ROOT / "jobs").glob("*.py")}
+    files = {file.stem.replace("_", "-"): file for file in (ROOT / "jobs").glob("*.py")}
     assert files.keys() == dispatch.list_commands().keys() - {"completion"} | {"recbench"}
     for name, file in files.items():
         words = ["split"] if name == "recbench" else []

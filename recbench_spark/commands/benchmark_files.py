@@ -211,25 +211,54 @@ def _write_split(described: LogDescription) -> list[str]:
     return ["split:", *lines, "  ratio: [0.8, 0.0, 0.2] # train, valid, test", "  seed: 42"]
 
 
-def _write_gates(described: LogDescription) -> str:
-    """Return the section `gates`; empty without times.
+OPEN_LOOPS = ("coat", "yahoo_r3")
+"""Readers of logs whose items were shown at random in the tested part."""
 
-    A log with times may have stopped: the gate warns about this.
+RULES = """\
+gates: # each warns; `action: fail` ends the night with exit code 3
+  # The log against that of the night before:
+  - {fact: rows, moved: 0.1, action: warn}
+  - {fact: users, moved: 0.1, action: warn}
+  - {fact: items, moved: 0.1, action: warn}
+"""
+
+TIME_RULES = """\
+  # No new row, times read in another way (not for a log that loses its oldest rows), rows of the future:
+  - {fact: newest_event, part: log, still: true, action: warn}
+  - {fact: oldest_event, part: log, moved: 0, action: warn}
+  - {fact: newest_age_days, part: log, below: 0, action: warn}
+"""
+
+REGRESSIONS = """\
+# Each model against its night before: a certain fall ends the job with exit code 4, a large rise is
+# called too good.
+comparisons: {{metrics: [ndcg, recall], k: [10, 20]}}
+regressions:
+  - {{metric: ndcg, k: 10, {part}drop: 0.002, certain: true, rise: 0.05}}
+  - {{metric: recall, k: 20, {part}drop: 0.002, certain: true}}
+"""
+
+
+def _write_gates(described: LogDescription) -> str:
+    """Return the sections `gates`, `comparisons` and `regressions`.
+
+    A log with times may have stopped: a gate warns about this.
     """
+    rules = REGRESSIONS.format(part="part: open_loop, " if described.log.reader in OPEN_LOOPS else "")
     if described.known_users is None:
-        return ""
+        return RULES + rules
     gate = make_age_gate(Split())
-    return (
-        "gates: # warn where the log's newest row is older at the end of the night's day: did it stop?\n"
+    age = (
         f"  - {{fact: {gate.fact}, part: {gate.part}, above: {gate.above:g}, action: {gate.action}}} "
-        "# in days; raise it for a log that does not grow\n"
+        "# days from the newest row to the end of the night's day; raise it for a log that does not grow\n"
     )
+    return RULES + TIME_RULES + age + rules
 
 
 def _write_evaluation(described: LogDescription) -> str:
     reader, chosen = described.log.reader, described.chosen
     lines = ["evaluation:", "  metrics: [hit, mrr, ndcg, recall]", "  k: [5, 10, 20]"]
-    if reader in ("coat", "yahoo_r3"):
+    if reader in OPEN_LOOPS:
         lines.append("  parts: [open_loop] # items that were shown at random")
     if reader == "ncf":
         lines.append("  definition: {candidates: given} # the negatives that the files list")

@@ -64,7 +64,12 @@ def start_command(name: str, words: Sequence[str]) -> NoReturn:
     from recbench_spark import cli  # noqa: PLC0415
 
     sys.argv = [f"{PROGRAM} {name}", *words]
-    cli.run(lambda args: int(import_module(f"{__package__}.{name}").main(args)), make_parser(name))
+    cli.run(lambda args: int(import_module(name_module(name)).main(args)), make_parser(name))
+
+
+def name_module(name: str) -> str:
+    """Return the module of a command, whose dashes are underscores there."""
+    return f"{__package__}.{name.replace('-', '_')}"
 
 
 def make_parser(name: str) -> Parser:
@@ -72,7 +77,7 @@ def make_parser(name: str) -> Parser:
 
     The module runs under the name `flags`, and leaves out the block `if __name__ != "flags"`.
     """
-    path = f"{__package__}.{name}"
+    path = name_module(name)
     loaded = sys.modules.get(path)
     module = vars(loaded) if loaded else runpy.run_module(path, run_name="flags")
     parser: Parser = module["parser"]()
@@ -81,10 +86,8 @@ def make_parser(name: str) -> Parser:
 
 def list_commands() -> dict[str, str]:
     """Return each command's first sentence by name, without imports."""
-    files = resources.files(__package__ or "")
-    texts = {
-        Path(file.name).stem: file.read_text("utf-8") for file in files.iterdir() if _is_python(file.name)
-    }
+    files = [file for file in resources.files(__package__ or "").iterdir() if _is_python(file.name)]
+    texts = {Path(file.name).stem.replace("_", "-"): file.read_text("utf-8") for file in files}
     return {name: _read_summary(text) for name, text in sorted(texts.items()) if PARSER.search(text)}
 
 

@@ -70,6 +70,8 @@ def parser() -> cli.Parser:
     add("--split-seeds", type=cli.parse_seeds, default=(), metavar="1,2,3", help=text)
     cli.add_flags(flags, "force", "engine", "dry-run", "set")
     add("--log", help=cli.JOURNAL)
+    text = "then plant faults in a sample, and say what sees them (recbench self-test --help)"
+    add("--self-test", action="store_true", help=text)
     add("--mlflow", metavar="URI", help="also log new runs there (needs mlflow-skinny)")
     return flags
 
@@ -83,6 +85,8 @@ def main(args: argparse.Namespace) -> int:
 
     With --dates or --split-seeds there are several nights.
     """
+    if args.self_test and (args.dates or args.split_seeds or args.dry_run or args.engine == "spark"):
+        raise ConfigError("--self-test is of one night on this machine", "recbench self-test for others")
     if args.dates or args.split_seeds:
         return run_many(args)
     benchmark = fill_placeholders(load_benchmark(args.config, args.set), args.logical_date)
@@ -105,6 +109,11 @@ def main(args: argparse.Namespace) -> int:
         with record_state(args.warehouse, benchmark.name, args.logical_date, cli.read_error):
             done = NightRunner(args, journal).run(benchmark, args.logical_date)
     print_outcome(done)
+    if args.self_test:
+        from recbench_spark.commands.self_test import print_self_test, probe_night  # noqa: PLC0415
+
+        file = load_benchmark(args.config, args.set)
+        print_self_test(probe_night(args.warehouse, file, args.logical_date, journal))
     return done.exit_code
 
 

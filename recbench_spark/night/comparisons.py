@@ -5,7 +5,7 @@ These are the previous one and a pinned one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import partial
@@ -63,16 +63,20 @@ class ComparedNight:
     additions: tuple[Addition, ...] = ()
 
 
-def compare_night(night: BenchmarkNight, journal: Journal) -> ComparedNight:
+def compare_night(
+    night: BenchmarkNight,
+    journal: Journal,
+    narrow: Callable[[ComparisonPlan], ComparisonPlan] = lambda plan: plan,
+) -> ComparedNight:
     """Compare a night's runs, if the file asks for it.
 
-    The same runs with the same settings are compared once.
+    The same runs with the same settings are compared once. `narrow` may leave out what nobody asks for.
     """
     comparisons = night.benchmark.comparisons
     if comparisons is None and not night.benchmark.regressions:
         return ComparedNight()
     plan = make_plan(night, comparisons or Comparisons())
-    if plan is None:
+    if plan is None or not (plan := narrow(plan)).groups:
         return ComparedNight()
     number_part = [plan.numbers] if plan.numbers else []
     name = digest(

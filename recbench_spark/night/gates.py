@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from typing import Any
 
 from recbench_spark.config import AGE_FACT, Gate, Split, make_age_gate
 from recbench_spark.core.checks import Check
 from recbench_spark.errors import GateError
+from recbench_spark.schemas import MANIFESTS, RUNS
+from recbench_spark.storage.file_tables import FileTables
 
 
 @dataclass(frozen=True)
@@ -27,19 +30,27 @@ class GateCheck(Check):
         return not self.outside
 
 
-def gate_checks(gates: Sequence[Gate], facts: Iterable[Mapping[str, Any]]) -> list[GateCheck]:
+def gate_checks(
+    gates: Sequence[Gate], facts: Iterable[Mapping[str, Any]], before: Iterable[Mapping[str, Any]] = ()
+) -> list[GateCheck]:
     """Check every gate on each of its parts.
 
-    A gate without any fact fails.
+    A gate without any fact fails. Gates on moves pass where there was no night before.
 
     Args:
         gates: bounds in the benchmark file.
         facts: rows of the manifest (part, fact, value); a later row replaces an earlier one for the same
             fact.
+        before: rows of the manifest of the night before.
     """
     rows = {(row["part"], row["fact"]): row for row in facts if row["value"] is not None}
     values = {key: row["value"] for key, row in rows.items()}
-    checks = [check for gate in gates for check in _check_gate(gate, values)]
+    earlier = {(row["part"], row["fact"]): row["value"] for row in before if row["value"] is not None}
+    checks = [
+        check
+        for gate in gates
+        for check in (_check_moves if compares_nights(gate) else _check_gate)(gate, values, earlier)
+    ]
     age = rows.get(("log", AGE_FACT))
     return [_explain_age(check, age) if age else check for check in checks]
 
@@ -59,7 +70,46 @@ def select_gates(gates: Sequence[Gate], split: Split, facts: Iterable[Mapping[st
     return [gate for gate in gates if timed or gate != make_age_gate(split)]
 
 
-def _check_gate(gate: Gate, values: Mapping[tuple[str, str], float]) -> list[GateCheck]:
+def compares_nights(gate: Gate) -> bool:
+    """Return whether a gate compares with the night before."""
+    return gate.moved is not None or gate.still
+
+
+def read_facts_before(store: FileTables, suite: str, dataset: str, day: date) -> list[dict[str, Any]]:
+    """Return the manifest of a suite's last night before a day, if any."""
+    filters = [("suite", "=", suite), ("status", "=", "succeeded"), ("logical_date", "<", day)]
+    runs = store.rows(RUNS, filters, ["logical_date", "started_at", "dataset", "split_id"])
+    of_log = [row for row in runs if row["dataset"] == dataset]
+    if not of_log:
+        return []
+    last = max(of_log, key=lambda row: (row["logical_date"], row["started_at"]))
+    facts: list[dict[str, Any]] = store.rows(MANIFESTS, [("split_id", "=", last["split_id"])])
+    return facts
+
+
+Values = Mapping[tuple[str, str], float]
+
+
+def _check_moves(gate: Gate, values: Values, earlier: Values) -> list[GateCheck]:
+    """Compare a fact's values with those of the night before; a fact that is gone moved."""
+    keys = [key for key in sorted(earlier) if key[1] == gate.fact and gate.part in (None, key[0])]
+    checks = []
+    for part, fact in keys:
+        now, then = values.get((part, fact), 0.0), earlier[part, fact]
+        moved = abs(now - then) / max(abs(then), 1.0)
+        outside = moved == 0 if gate.still else moved > (gate.moved or 0.0)
+        bound = "if it stands still" if gate.still else f"if it moves by more than {gate.moved:g} of it"
+        detail = f"gate: {gate.action} {bound}; {then:.15g} on the night before"
+        name = f"{part}: {fact} {'stands still' if gate.still else 'moved'}"
+        checks.append(GateCheck(name, now, gate.moved, _name_severity(gate), detail, outside))
+    return checks
+
+
+def _name_severity(gate: Gate) -> str:
+    return "error" if gate.action == "fail" else "warning"
+
+
+def _check_gate(gate: Gate, values: Values, _: Values) -> list[GateCheck]:
     parts = sorted(part for part, fact in values if fact == gate.fact and gate.part in (None, part))
     checks = [_check_fact(gate, part, values[part, gate.fact]) for part in parts]
     return checks or [_check_fact(gate, gate.part or "every part", math.nan)]
@@ -72,8 +122,7 @@ def _check_fact(gate: Gate, part: str, value: float) -> GateCheck:
     detail = (
         "no such fact in the manifest" if math.isnan(value) else f"gate: {gate.action} {side} {bound:g}"
     )
-    severity = "error" if gate.action == "fail" else "warning"
-    return GateCheck(f"{part}: {gate.fact}", value, bound, severity, detail, outside)
+    return GateCheck(f"{part}: {gate.fact}", value, bound, _name_severity(gate), detail, outside)
 
 
 def gate_error(checks: Sequence[Check]) -> GateError | None:

@@ -37,7 +37,13 @@ from recbench_spark.models.adapters.external_models import open_features
 from recbench_spark.models.adapters.model_adapter import SplitData, make_adapter
 from recbench_spark.night import run_keys
 from recbench_spark.night.benchmark_checks import check_benchmark, list_model_facts
-from recbench_spark.night.gates import GateCheck, gate_checks, select_gates
+from recbench_spark.night.gates import (
+    GateCheck,
+    compares_nights,
+    gate_checks,
+    read_facts_before,
+    select_gates,
+)
 from recbench_spark.night.measure_checks import describe_curve, make_metric_plan
 from recbench_spark.night.run_keys import evaluation_paths, hash_run_key, list_switched_models
 from recbench_spark.night.split import current_split_id, identify_split
@@ -336,11 +342,13 @@ def check_night_gates(night: BenchmarkNight) -> list[Check]:
     Checked are facts about the split, its suspect ids and its pairs, with the night's manifest.
     """
     gates = [gate for gate in night.benchmark.gates if gate.fact not in list_model_facts(night.benchmark)]
-    zone = night.benchmark.dataset.zone
-    facts = [*night.manifest]
-    facts += [fact._asdict() for fact in list_age_facts(facts, night.logical_date, zone)]
+    dataset, day = night.benchmark.dataset, night.logical_date
+    facts, before = [*night.manifest], []
+    if any(map(compares_nights, gates)):
+        before = read_facts_before(night.store, night.benchmark.name, dataset.name, day)
+    facts += [fact._asdict() for fact in list_age_facts(facts, day, dataset.zone)]
     return [
-        *gate_checks(select_gates(gates, night.benchmark.split, facts), facts),
+        *gate_checks(select_gates(gates, night.benchmark.split, facts), facts, before),
         *check_suspects(facts),
         *check_row_order(facts),
     ]

@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import date
 
 import pandas as pd
@@ -31,8 +31,9 @@ from recbench_spark.night.run_keys import choose_curve_cutoff
 from recbench_spark.night.verdicts import describe_doubts, read_verdicts
 from recbench_spark.query.answers import Ask, list_texts, make_query_runner
 from recbench_spark.query.command_lines import command_anywhere
+from recbench_spark.reports.night_facts import PlantedFault
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.schemas import CURVE_CROSSINGS, LEARNING_CURVES, RETRIEVAL_RUNS
+from recbench_spark.schemas import CURVE_CROSSINGS, LEARNING_CURVES, RETRIEVAL_RUNS, SELF_TESTS
 from recbench_spark.storage.file_tables import FileTables, RowReader
 from recbench_spark.storage.table_sql import view_files
 
@@ -45,6 +46,8 @@ def report_night(night: BenchmarkNight, journal: Journal) -> tuple[str | None, s
     """
     with journal.stage("report", "report"):
         report = make_report(night.store, night.benchmark, night.logical_date, night.split_id)
+        planted = read_self_test(night.store, night.benchmark.name, night.logical_date)
+        report = replace(report, self_test=planted)
         path: str | None = report_file(night.store.root, night.benchmark.name, night.logical_date)
         try:
             reports.write_report(report, str(path))
@@ -100,6 +103,15 @@ def make_report(
     return replace(
         report, changes=reports.make_changes(changes), code_changes=reports.describe_code_changes(changes)
     )
+
+
+def read_self_test(store: FileTables, suite: str, day: date) -> tuple[PlantedFault, ...]:
+    """Return the faults of a night's newest self-test, if there was one."""
+    rows = store.rows(SELF_TESTS, [("suite", "=", suite), ("logical_date", "=", day)])
+    newest = max((row["tested_at"] for row in rows), default=None)
+    names = [field.name for field in fields(PlantedFault)]
+    kept = sorted((row for row in rows if row["tested_at"] == newest), key=lambda row: row["fault"])
+    return tuple(PlantedFault(**{name: row[name] for name in names}) for row in kept)
 
 
 def add_paradoxes(report: reports.Report, ask: Ask, id_list: str) -> reports.Report:

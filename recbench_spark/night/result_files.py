@@ -11,6 +11,7 @@ import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
@@ -204,6 +205,7 @@ class NightRecord(FileRecord):
     revisions: dict[str, int]
 
 
+@cache
 def list_versions() -> dict[str, str]:
     """List the versions of this package, Python and computing packages."""
     versions = {"recbench-spark": __version__, "python": ".".join(map(str, sys.version_info[:3]))}

@@ -85,6 +85,26 @@ CHECKS = Table(
     constraints={"severity_known": "severity IN ('info', 'warning', 'error')"},
 )
 
+SELF_TESTS = Table(
+    "self_tests",
+    "One row per fault that a self-test planted in a sample of a night, and what saw it.",
+    (
+        text_column("self_test_id", "Name of the self-test."),
+        SUITE,
+        TableColumn("logical_date", DATE, "The night that was sampled.", False),
+        TableColumn("users", LONG, "Users of the sample.", False),
+        text_column("fault", "Name of the fault."),
+        TableColumn("description", STRING, "What is wrong, in words."),
+        TableColumn("applies", BOOLEAN, "Whether it could be planted in this log and these models.", False),
+        TableColumn("changed", STRING, "What it changed; or why it does not apply."),
+        TableColumn("seen", BOOLEAN, "Whether a rule or a check saw it; NULL: it does not apply."),
+        TableColumn("seen_by", STRING, "gate, check, regression, rise, refused or unseen."),
+        TableColumn("sentence", STRING, "What the night said."),
+        TableColumn("rule", STRING, "Line of YAML that would have seen an unseen fault; NULL: none would."),
+        TableColumn("tested_at", TIMESTAMP, "When it was tested, UTC.", False),
+    ),
+)
+
 SPEED = Table(
     "speed",
     "One row per measurement of a benchmark job. Compare only rows of one machine and one run.",

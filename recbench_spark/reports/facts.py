@@ -1,7 +1,4 @@
-"""Define a report's content as frozen dataclasses.
-
-Other modules decide how it looks.
-"""
+"""Define a report's content as frozen dataclasses, without its look."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from recbench_spark.metrics.kernels.about import about_metric
-from recbench_spark.reports.night_facts import VISIBLE_P, ComparedPair, Fall, Trend
+from recbench_spark.reports.night_facts import VISIBLE_P, ComparedPair, Fall, PlantedFault, Trend
 from recbench_spark.reports.retrieval import RetrievalFacts
 
 
@@ -488,6 +485,7 @@ class Report:
     compared: tuple[ComparedPair, ...] = ()
     has_rules: bool = False
     doubts: tuple[str, ...] = ()
+    self_test: tuple[PlantedFault, ...] = ()
 
     @property
     def failures(self) -> tuple[CheckRow, ...]:

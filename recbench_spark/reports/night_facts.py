@@ -158,3 +158,17 @@ class Opening:
         findings = (*([self.finding] if self.finding else []), *self.shipped)
         verdict = f"{self.verdict}."
         return (*findings, verdict) if self.tone == "good" else (verdict, *findings)
+
+
+@dataclass(frozen=True)
+class PlantedFault:
+    """One row of `self_tests`."""
+
+    description: str
+    users: int
+    applies: bool
+    changed: str
+    seen: bool | None
+    seen_by: str | None
+    sentence: str | None
+    rule: str | None

@@ -128,3 +128,29 @@ def test_a_warning_stands_in_the_checks_of_the_run(small_night: Ran) -> None:
     (row,) = check_rows("a_run", checks)
     result = tuple(row[name] for name in ("check", "severity", "threshold", "passed"))
     assert result == ("test: rows", "warning", 1e9, False)
+
+
+def check_moves(now: float, before: float | None, **gate: Any) -> list[bool]:
+    facts = [{"part": "test", "fact": "rows", "value": now}]
+    earlier = [] if before is None else [{"part": "test", "fact": "rows", "value": before}]
+    return [check.passed for check in gate_checks([Gate(fact="rows", **gate)], facts, earlier)]
+
+
+def test_a_gate_on_moves_compares_with_the_night_before() -> None:
+    assert check_moves(90, 100, moved=0.1) == check_moves(110, 100, moved=0.1) == [True]
+    assert check_moves(89, 100, moved=0.1) == check_moves(100.5, 100, moved=0) == [False]
+    assert check_moves(100, 100, still=True) == [False] and check_moves(101, 100, still=True) == [True]
+    assert check_moves(5, None, moved=0) == check_moves(5, None, still=True) == []
+
+
+def test_a_fact_that_is_gone_has_moved() -> None:
+    before = [{"part": "valid", "fact": "rows", "value": 7.0}]
+    (check,) = gate_checks([Gate(fact="rows", moved=0.5, action="warn")], FACTS, before)
+    assert (check.check, check.passed, check.severity) == ("valid: rows moved", False, "warning")
+    assert check.detail == "gate: warn if it moves by more than 0.5 of it; 7 on the night before"
+
+
+@pytest.mark.parametrize("bounds", [{}, {"above": 1, "moved": 0}, {"still": True, "below": 1}])
+def test_a_gate_has_one_bound(bounds: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="give one of 'above'"):
+        Gate(fact="rows", **bounds)

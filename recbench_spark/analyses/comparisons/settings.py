@@ -18,8 +18,11 @@ class Gate(Strict):
     """Bound on a fact in the split's manifest.
 
     A fact outside the bound gives a warning, or fails the job. `part`: the fact's part (`log` for the
-    whole); None: every part with this fact.
+    whole); None: every part with this fact. `moved` and `still` compare with the suite's night before, and
+    pass on a first night.
     """
+
+    added_later: ClassVar[frozenset[str]] = frozenset({"moved", "still"})
 
     fact: Name
     """The fact's name, as in the table `manifests`."""
@@ -28,13 +31,20 @@ class Gate(Strict):
     """The gate acts on facts above this number."""
     below: float | None = None
     """The gate acts on facts below this number."""
+    moved: Annotated[float, Field(ge=0)] | None = None
+    """The gate acts on facts that moved by more than this share since the night before; 0: at all."""
+    still: bool = False
+    """The gate acts on facts that are what they were on the night before."""
     action: Literal["fail", "warn"] = "fail"
     """`fail` ends the job with exit code 3; `warn` writes a warning."""
 
     @model_validator(mode="after")
     def _require_one_bound(self) -> Gate:
-        if (self.above is None) == (self.below is None):
-            raise ValueError("give one of 'above' (fails above it) and 'below' (fails below it)")
+        if self.still + sum(one is not None for one in (self.above, self.below, self.moved)) != 1:
+            raise ValueError(
+                "give one of 'above' (fails above it), 'below' (fails below it), 'moved' (fails where it "
+                "moved by more than this share) and 'still' (fails where it is that of the night before)"
+            )
         return self
 
 

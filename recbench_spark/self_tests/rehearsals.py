@@ -1,0 +1,212 @@
+"""Nights in scratch: honest ones, then one for each fault, and what rang."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from datetime import date
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from recbench_spark.analyses.comparisons.differences import ComparisonPlan
+from recbench_spark.config import Benchmark
+from recbench_spark.core.checks import Check
+from recbench_spark.core.inputs import pin_inputs
+from recbench_spark.errors import RecbenchError
+from recbench_spark.night.benchmark_checks import check_ranking
+from recbench_spark.night.comparisons import compare_night, describe_regressions
+from recbench_spark.night.night import (
+    BenchmarkNight,
+    check_night_gates,
+    count_attempts,
+    find_newest_runs,
+    list_missing_models,
+    open_night,
+    require_truth,
+)
+from recbench_spark.night.run_night import run_models
+from recbench_spark.night.split import prepare_split
+from recbench_spark.night.verdicts import describe_verdict, read_verdicts
+from recbench_spark.query.answers import make_query_runner
+from recbench_spark.runtime.journal import Journal
+from recbench_spark.schemas import CHECKS, METRICS
+from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.storage.commits import commit
+
+Numbers = Mapping[tuple[Any, ...], float]
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """Something that a night said.
+
+    Attributes:
+        by: gate, regression, rise, check or refused.
+        key: what it is about, the same on every night.
+        sentence: what was said.
+    """
+
+    by: str
+    key: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """A night in scratch.
+
+    Attributes:
+        alarms: what it said, in the order in which it came.
+        facts: numbers of the manifest by (part, fact).
+        metrics: numbers over all users by (model, part, metric, k).
+        night: the night; None: it was refused before it was opened.
+    """
+
+    alarms: tuple[Alarm, ...] = ()
+    facts: Numbers = field(default_factory=dict)
+    metrics: Numbers = field(default_factory=dict)
+    night: BenchmarkNight | None = None
+
+    def rang(self, honest: Sequence[Alarm]) -> tuple[Alarm, ...]:
+        """Return the alarms that an honest night does not have."""
+        known = {alarm.key for alarm in honest}
+        return tuple(alarm for alarm in self.alarms if alarm.key not in known)
+
+
+@pin_inputs()
+def rehearse(
+    store: ArrowStore, benchmark: Benchmark, day: date, *, known: Sequence[Alarm] | None = None
+) -> Rehearsed:
+    """Run a night in a scratch warehouse, without its report.
+
+    Args:
+        store: the warehouse.
+        benchmark: the file.
+        day: the night.
+        known: alarms of the honest night; the night ends with the first other one. None: it runs to its
+            end.
+    """
+    alarms: list[Alarm] = []
+    try:
+        night = open_night(store, benchmark, day)
+        check_ranking(night.benchmark)
+    except RecbenchError as error:
+        return Rehearsed((Alarm("refused", "refused", error.message),))
+    try:
+        return _rehearse(night, alarms, known)
+    except RecbenchError as error:
+        alarms.append(Alarm("refused", "refused", error.message))
+        return Rehearsed(tuple(alarms), _read_facts(night), {}, night)
+
+
+def _rehearse(night: BenchmarkNight, alarms: list[Alarm], known: Sequence[Alarm] | None) -> Rehearsed:
+    metrics: Numbers = {}
+    for _ in _run_steps(night, alarms):
+        said = Rehearsed(tuple(alarms), _read_facts(night), metrics, night)
+        if known is not None and said.rang(known):
+            break
+    if night.store.exists(METRICS.name):
+        metrics = _read_metrics(night, {row["run_id"]: model for model, row in _find_runs(night).items()})
+    return Rehearsed(tuple(alarms), _read_facts(night), metrics, night)
+
+
+def _run_steps(night: BenchmarkNight, alarms: list[Alarm]) -> Iterator[None]:
+    """Run a night step by step, and note what each says."""
+    store, benchmark, journal = night.store, night.benchmark, Journal(io.StringIO())
+    prepare_split(store, benchmark, night.split_id, journal, night.logical_date)
+    require_truth(night)
+    if night.curves is not None:
+        night.curves.require_users()
+    alarms += [_describe_check("gate", "", check) for check in check_night_gates(night) if not check.passed]
+    yield
+    attempts = count_attempts(night)
+    todo = list_missing_models(night, attempts)
+    run_ids, failed, _ = run_models(night, todo, attempts, journal)
+    alarms += [
+        Alarm("refused", f"{model}: refused", f"{model}: {failed[model]}") for model in sorted(failed)
+    ]
+    alarms += read_checks(night, run_ids)
+    yield
+    narrow = partial(narrow_plan, models={model.name for model in todo})
+    compared = compare_night(night, journal, narrow)
+    commit(store, *compared.additions)
+    for text in describe_regressions(night, compared.comparison_id):
+        alarms.append(Alarm("regression", f"{text.partition(' is ')[0]} fell", text))
+    yield
+    tonight = [row["run_id"] for row in _find_runs(night).values()]
+    for verdict in read_verdicts(make_query_runner(store), benchmark, tonight):
+        if verdict.verdict == "too good":
+            key = f"{verdict.model}: {verdict.metric}@{verdict.k} of {verdict.part} rose"
+            alarms.append(Alarm("rise", key, describe_verdict(verdict)))
+    yield
+
+
+def narrow_plan(plan: ComparisonPlan, models: Set[str]) -> ComparisonPlan:
+    """Return a plan without metrics, cut-offs and pairs that no rule asks for.
+
+    Of the nights before, those of the given models stay.
+    """
+    rules = plan.rules
+    pairs = any(rule.against == "model" for rule in rules)
+    groups = tuple(
+        group
+        for group in plan.groups
+        if (pairs if group.kind == "pair" else plan.runs[group.runs[0]].model in models)
+    )
+    metrics = tuple(metric for metric in plan.metrics if any(rule.metric == metric for rule in rules))
+    cuts = tuple(k for k in plan.ks if any(rule.k == k for rule in rules))
+    return replace(plan, groups=groups, metrics=metrics, ks=cuts) if rules else plan
+
+
+def _find_runs(night: BenchmarkNight) -> Mapping[str, Mapping[str, Any]]:
+    return find_newest_runs(night, [("logical_date", "=", night.logical_date)])
+
+
+def read_checks(night: BenchmarkNight, run_ids: Mapping[str, str]) -> list[Alarm]:
+    """Return the failed checks of some runs, by model."""
+    models = {run_id: model for model, run_id in run_ids.items()}
+    rows = night.store.rows(CHECKS, [("run_id", "in", sorted(models)), ("passed", "=", False)])
+    rows.sort(key=lambda row: (models[row["run_id"]], row["check"]))
+    names = ("check", "observed", "threshold", "severity", "detail")
+    checks = [(models[row["run_id"]], Check(*(row[name] for name in names))) for row in rows]
+    return [_describe_check("check", f"{model}: ", check) for model, check in checks]
+
+
+def _describe_check(by: str, model: str, check: Check) -> Alarm:
+    return Alarm(by, f"{model}{check.check}", f"{model}{check.summary_line()}")
+
+
+def _read_facts(night: BenchmarkNight) -> Numbers:
+    rows = night.manifest if night.store.exists("manifests") else []
+    return {(row["part"], row["fact"]): row["value"] for row in rows if row["value"] is not None}
+
+
+def _read_metrics(night: BenchmarkNight, models: Mapping[str, str]) -> Numbers:
+    filters = [("run_id", "in", sorted(models)), ("estimator", "=", "holdout")]
+    names = ["run_id", "part", "metric", "k", "slice_key", "value"]
+    return {
+        (models[row["run_id"]], row["part"], row["metric"], row["k"]): row["value"]
+        for row in night.store.rows(METRICS, filters, names)
+        if row["slice_key"] is None and row["value"] is not None and not math.isnan(row["value"])
+    }
+
+
+def copy_warehouse(store: ArrowStore, place: Path) -> ArrowStore:
+    """Return a copy of a scratch warehouse, whose files are links where the disk has these.
+
+    Files of a warehouse are written once or replaced, never changed.
+    """
+    shutil.copytree(store.root, place, copy_function=_link, ignore=shutil.ignore_patterns("_scratch"))
+    return ArrowStore(str(place), workers=store.workers)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)

@@ -1,0 +1,338 @@
+"""A self-test: plant faults in nights of a sample, and say who saw each."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from recbench_spark.config import Benchmark, ModelConfig
+from recbench_spark.core.inputs import pin_inputs
+from recbench_spark.engine.local import choose_workers
+from recbench_spark.errors import DataError
+from recbench_spark.metrics.kernels.about import about_metric
+from recbench_spark.metrics.result_views import name_figure
+from recbench_spark.night.gates import compares_nights
+from recbench_spark.night.measure_checks import parse_headline
+from recbench_spark.reports.phrases import format_decimals
+from recbench_spark.schemas import SELF_TESTS, SPLITS
+from recbench_spark.self_tests.faults import FAULTS, Fault, NotHereError, SampleFacts, describe_change
+from recbench_spark.self_tests.rehearsals import Alarm, Numbers, Rehearsed, copy_warehouse, rehearse
+from recbench_spark.self_tests.samples import (
+    BEFORE,
+    FEWEST_USERS,
+    Sample,
+    draw_sample,
+    list_paths,
+    point_at,
+    write_tables,
+)
+from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder
+from recbench_spark.storage.commits import Addition, commit
+from recbench_spark.storage.file_tables import FileTables
+from recbench_spark.storage.scratch import drop_scratch, scratch_folder
+
+USERS = 2000
+"""Most users of a sample."""
+
+UNSEEN = "unseen"
+"""Word for a fault that nothing saw."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Result of one fault.
+
+    Attributes:
+        fault: the fault.
+        changed: what it changed, or why it does not apply.
+        applies: whether it was planted.
+        alarms: what rang because of it, in the order in which it came.
+        rule: the lines of YAML that would have seen it, of a fault that nothing saw.
+    """
+
+    fault: Fault
+    changed: str
+    applies: bool = True
+    alarms: tuple[Alarm, ...] = ()
+    rule: str = ""
+
+    @property
+    def witness(self) -> str:
+        """Return what saw the fault first; empty: it does not apply."""
+        return (self.alarms[0].by if self.alarms else UNSEEN) if self.applies else ""
+
+
+@dataclass(frozen=True)
+class SelfTest:
+    """The outcome of a self-test.
+
+    Attributes:
+        sample: the sample.
+        honest: what rang in the honest night.
+        findings: one for each fault.
+        notes: what a reader should know of the sample.
+    """
+
+    sample: Sample
+    honest: tuple[Alarm, ...]
+    findings: tuple[Finding, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def misses(self) -> tuple[Finding, ...]:
+        """Faults that were planted and not seen."""
+        return tuple(one for one in self.findings if one.witness == UNSEEN)
+
+
+def run_self_test(
+    store: FileTables, benchmark: Benchmark, day: date, say: Say, *, users: int = USERS
+) -> SelfTest:
+    """Test a finished night on a sample; append one row a fault to `self_tests`.
+
+    Everything runs in a scratch folder, which is removed; the team's tables get rows at the end alone.
+
+    Raises:
+        DataError: the night is not there; the honest night of the sample is refused.
+        FallbackToSpark: something needs Spark.
+    """
+    with open_scratch(store) as folder:
+        with pin_inputs():
+            sample = draw_sample(store, benchmark, day, users)
+        say(f"sample of {sample.users:,} users, {len(sample.log):,} rows")
+        tested = probe_sample(sample, folder, say)
+    commit(store, Addition(SELF_TESTS, rows=list_rows(tested, benchmark.name, day)))
+    return tested
+
+
+@contextmanager
+def open_scratch(store: FileTables) -> Iterator[Path]:
+    """Make a folder for a self-test, and remove it in the end.
+
+    A folder lies in its warehouse's scratch, where a later night removes what a killed one left.
+    """
+    if not is_local_folder(store.root):
+        with tempfile.TemporaryDirectory(prefix="recbench-self-test-") as name:
+            yield Path(name)
+        return
+    folder = Path(scratch_folder(store.scratch))
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        drop_scratch(store.scratch)
+
+
+def probe_sample(
+    sample: Sample, folder: Path, say: Say = lambda _: None, faults: Iterable[str] = tuple(FAULTS)
+) -> SelfTest:
+    """Run the honest nights of a sample and one night for each fault, in a folder.
+
+    Raises:
+        DataError: an honest night is refused.
+    """
+    store = ArrowStore(str(folder / "warehouse"), workers=choose_workers(len(sample.log)))
+    places = write_tables(sample.tables, folder / "tables")
+    older = {**places, **write_tables(sample.older, folder / "older")}
+    say("two honest nights")
+    first = point_at(sample, older, before=True).model_copy(update={"gates": ()})
+    begin = _require_whole(rehearse(store, first, sample.day - timedelta(days=1)))
+    sample = replace(sample, benchmark=fit_gates(sample, begin))
+    honest = _require_whole(rehearse(store, point_at(sample, places), sample.day))
+    world = make_world(sample, honest)
+    plan = Plan(world, store, folder, places, begin, honest)
+    findings = []
+    for name in faults:
+        findings.append(plan.test(FAULTS[name]))
+        say(f"{name}: {findings[-1].witness or 'does not apply'}")
+    return SelfTest(sample, honest.alarms, tuple(findings), tuple(list_notes(sample)))
+
+
+def _require_whole(night: Rehearsed) -> Rehearsed:
+    for alarm in night.alarms:
+        if alarm.key == "refused":
+            raise DataError(f"the sample's honest night is refused: {alarm.sentence}", "more --users")
+    return night
+
+
+SHARES = ("share", "days", "event", "drift", "covered", "begin", "end")
+"""Ends of the names of facts which a sample does not make smaller."""
+
+
+def fit_gates(sample: Sample, honest: Rehearsed) -> Benchmark:
+    """Return the file with bounds on counts made smaller by what the sample has of each."""
+    gates = []
+    for gate in sample.benchmark.gates:
+        key = (gate.part or "log", gate.fact)
+        whole, part = sample.facts.get(key), honest.facts.get(key)
+        scaled = {}
+        if whole and part is not None and not compares_nights(gate) and not gate.fact.endswith(SHARES):
+            bounds = {name: getattr(gate, name) for name in ("above", "below")}
+            scaled = {name: bound and bound * part / whole for name, bound in bounds.items()}
+        gates.append(gate.model_copy(update=scaled))
+    return sample.benchmark.model_copy(update={"gates": tuple(gates)})
+
+
+def make_world(sample: Sample, honest: Rehearsed) -> SampleFacts:
+    """Collect what faults need to know of the honest night."""
+    night, benchmark = honest.night, sample.benchmark
+    assert night is not None
+    rows = pd.DataFrame(night.store.rows(SPLITS, [("split_id", "=", night.split_id)]))
+    metric, k = parse_headline(benchmark)
+    part = benchmark.evaluation.parts[0]
+
+    def rank(model: ModelConfig) -> float:
+        value = honest.metrics.get((model.name, part, metric, k))
+        return math.inf if value is None else about_metric(metric).sort_key(value)
+
+    delivered = [model for model in night.benchmark.models if list_paths(model)]
+    pairs = rows[["user_id", "item_id", "part"]]
+    tested = pairs.part.isin(benchmark.evaluation.parts)
+    return SampleFacts(
+        sample, pairs[tested], pairs[pairs.part == "train"], tuple(sorted(delivered, key=rank))
+    )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Parts that all faulty nights share.
+
+    Attributes:
+        world: the sample and its honest pairs.
+        store: the scratch warehouse with both honest nights.
+        folder: where faulty tables and warehouses lie.
+        places: places of the honest tables.
+        begin, honest: the two honest nights.
+    """
+
+    world: SampleFacts
+    store: ArrowStore
+    folder: Path
+    places: Mapping[str, str]
+    begin: Rehearsed
+    honest: Rehearsed
+
+    def test(self, fault: Fault) -> Finding:
+        """Plant a fault in a copy of the warehouse, run the night, and say what rang."""
+        sample = self.world.sample
+        try:
+            tables = fault.plant(self.world)
+        except NotHereError as reason:
+            return Finding(fault, str(reason), applies=False)
+        changes = {name: describe_change(sample.tables[name], table) for name, table in tables.items()}
+        changed = "; ".join(f"{name}: {text}" for name, text in changes.items() if text)
+        if not changed:
+            return Finding(fault, "it changes nothing in this sample", applies=False)
+        folder = self.folder / fault.name
+        try:
+            places = {**self.places, **write_tables(tables, folder / "tables")}
+            store = copy_warehouse(self.store, folder / "warehouse")
+            night = rehearse(store, point_at(sample, places), sample.day, known=self.honest.alarms)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        alarms = night.rang(self.honest.alarms)
+        if not alarms and (night.facts, night.metrics) == (self.honest.facts, self.honest.metrics):
+            return Finding(fault, f"{changed}; no number of this night depends on it", applies=False)
+        rule = "" if alarms else propose_rule(self.begin, self.honest, night)
+        return Finding(fault, changed + _describe_headline(sample, self.honest, night), True, alarms, rule)
+
+
+def _describe_headline(sample: Sample, honest: Rehearsed, night: Rehearsed) -> str:
+    """Say which model's headline moved most, if any did."""
+    metric, k = parse_headline(sample.benchmark)
+    moves = {
+        key: (honest.metrics[key], value)
+        for key, value in night.metrics.items()
+        if key[2:] == (metric, k) and honest.metrics.get(key, value) != value
+    }
+    if not moves:
+        return ""
+    key = max(moves, key=lambda one: abs(moves[one][1] - moves[one][0]))
+    then, now = map(format_decimals, moves[key])
+    return f"; {name_figure(metric, k)} of {key[0]} {then} -> {now}"
+
+
+# ------------------------------------------------------------------------------------------- rules
+
+
+def propose_rule(begin: Rehearsed, honest: Rehearsed, night: Rehearsed) -> str:
+    """Return lines of YAML that see a faulty night and are silent on the honest one.
+
+    The bound lies half way between both nights' moves since the night before. The largest move, by what is
+    usual, is taken; empty: no fact and no metric moved further than on the honest night.
+    """
+    facts = {
+        key: (_share(begin.facts, honest.facts, key), _share(begin.facts, night.facts, key))
+        for key in night.facts.keys() & begin.facts.keys()
+        if not key[1].endswith("_days")
+    }
+    moved = {key: pair for key, pair in facts.items() if pair[1] > pair[0] * 2 + 1e-9}
+    if moved:
+        part, fact = max(sorted(moved), key=lambda key: moved[key][1] - moved[key][0])
+        bound = sum(moved[part, fact]) / 2
+        return f"gates: [{{fact: {fact}, part: {part}, moved: {bound:.2g}}}]"
+    best: tuple[float, str] = (1e-4, "")
+    for key in sorted(night.metrics.keys() & begin.metrics.keys() & honest.metrics.keys(), key=str):
+        model, part, metric, k = key
+        sign = 1.0 if about_metric(metric).sort_key(1.0) < about_metric(metric).sort_key(0.0) else -1.0
+        usual, now = (sign * (one.metrics[key] - begin.metrics[key]) for one in (honest, night))
+        for word, low, high in (("drop", max(-usual, 0.0), -now), ("rise", max(usual, 0.0), now)):
+            if high - low > best[0]:
+                cut = "" if k is None else f" k: {k},"
+                rule = f"regressions: [{{metric: {metric},{cut} part: {part}, model: {model}, "
+                best = (high - low, f"{rule}{word}: {(low + high) / 2:.2g}}}]")
+    return best[1]
+
+
+def _share(then: Numbers, now: Numbers, key: tuple[Any, ...]) -> float:
+    return abs(now.get(key, 0.0) - then[key]) / max(abs(then[key]), 1.0)
+
+
+# ----------------------------------------------------------------------------------------- results
+
+
+def list_notes(sample: Sample) -> Iterator[str]:
+    """Yield what a reader should know of the sample."""
+    if sample.users < FEWEST_USERS:
+        yield f"{sample.users} users: below {FEWEST_USERS}, small faults cannot be told from chance"
+    if sample.left_out:
+        yield f"without {', '.join(sample.left_out)}: a sample has no place for these models"
+    if len(sample.tables[BEFORE]) == len(sample.log):
+        yield "both honest nights have one log: it has no last day to leave out"
+
+
+def list_rows(tested: SelfTest, suite: str, day: date) -> list[dict[str, Any]]:
+    """Return rows of `self_tests`."""
+    shared = {
+        "self_test_id": uuid.uuid4().hex,
+        "suite": suite,
+        "logical_date": day,
+        "users": tested.sample.users,
+        "tested_at": datetime.now(UTC),
+    }
+    return [
+        {
+            **shared,
+            "fault": one.fault.name,
+            "description": one.fault.sentence,
+            "applies": one.applies,
+            "changed": one.changed,
+            "seen": one.witness != UNSEEN if one.applies else None,
+            "seen_by": one.witness or None,
+            "sentence": one.alarms[0].sentence if one.alarms else None,
+            "rule": one.rule or None,
+        }
+        for one in tested.findings
+    ]
