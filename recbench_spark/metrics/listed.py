@@ -185,12 +185,19 @@ def finish_groups(plan: MetricPlan, table: pa.Table) -> pa.Table:
     value = _measure_groups(plan.group_metrics, means.reshape(shape))
     drawn_bc = _measure_groups(plan.group_metrics, drawn.reshape(-1, *shape))
     n = np.repeat(users[:1], value.shape[0])
-    low, high = hide_points(*percentile_interval(drawn_bc, plan.bootstrap.level), n, plan.bootstrap.level)
+    ends = percentile_interval(drawn_bc, plan.bootstrap.level)
+    low, high = hide_points(*_fold_interval(*ends), n, plan.bootstrap.level)
     stderr = np.full(len(n), np.nan)
     if len(drawn_bc) > 1:
         stderr = np.std(drawn_bc, axis=0, ddof=1)
-    numbers = (value, stderr, low, high)
+    numbers = (np.abs(value), stderr, low, high)
     return accuracy.metric_table(table, plan.table(plan.group_metrics), numbers, n)
+
+
+def _fold_interval(low: Floats, high: Floats) -> tuple[Floats, Floats]:
+    """Return the interval of a size, from that of a signed number."""
+    ends = np.sort(np.abs([low, high]), axis=0)
+    return np.where((low <= 0) & (high >= 0), 0.0, ends[0]), ends[1]
 
 
 def _measure_groups(names: Sequence[str], means: Floats) -> Floats:

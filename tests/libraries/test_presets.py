@@ -215,9 +215,8 @@ def measure_short_head(given: Input) -> dict[str, float]:
     }
     hits = np.array([i in row for items, row in zip(shown, truth, strict=True) for i in items])
     groups = item_groups.count_groups(lists, hits, (held_out, popularity[relevant]), KS).mean(axis=0)
-    means["popularity_reo"] = item_groups.popularity_reo(
-        item_groups.GroupCounts(*np.moveaxis(groups, 1, 0))
-    )
+    counts = item_groups.GroupCounts(*np.moveaxis(groups, 1, 0))
+    means["popularity_reo"] = np.abs(item_groups.popularity_reo(counts))
     first = [Counter(i for row in shown for i in row[:k]) for k in KS]
     means["entropy"] = np.array([entropy([*one.values()], [1] * len(one), given["items"]) for one in first])
     return {f"{name}@{k}": float(v) for name, row in means.items() for k, v in zip(KS, row, strict=True)}

@@ -122,24 +122,16 @@ def count_long_tail(lists: ListedCounts, ks: Sequence[int]) -> Floats:
     ),
 )
 def popularity_reo(counts: GroupCounts) -> Floats:
-    """Relative spread of the recall of short head and long tail.
+    """Signed spread of the recall of long tail and short head.
 
-    (...,), in [0, 1]: 0 where both are found equally often, 1 where one of them never is. Blind to how
-    much is found, and to what is listed in vain. Source: Zhu, Wang and Caverlee 2020, "Measuring and
-    mitigating item under-recommendation bias in personalized ranking systems".
+    (...,), in [-1, 1]: (tail - head) / (tail + head), whose size is the metric: 0 where both are found
+    equally often, 1 where one of them never is. The sign lets an interval know of 0. Blind to how much is
+    found, and to what is listed in vain. Source: Zhu, Wang and Caverlee 2020, "Measuring and mitigating
+    item under-recommendation bias in personalized ranking systems".
     """
-    return spread_rates(counts.hits, counts.relevant)
-
-
-def spread_rates(part: Floats, whole: Floats) -> Floats:
-    """Return standard deviation / mean of groups' part / whole, (...,).
-
-    NaN where a group has no whole, or all rates are 0.
-    """
-    rates = divide(part, whole, np.nan)
-    mean = rates.mean(axis=-1)
-    spread: Floats = divide(np.sqrt(np.square(rates - mean[..., None]).mean(axis=-1)), mean, np.nan)
-    return spread
+    recall = divide(counts.hits, counts.relevant, np.nan)
+    tail, head = recall[..., TAIL], recall[..., HEAD]
+    return divide(tail - head, tail + head, np.nan)
 
 
 def count_groups(

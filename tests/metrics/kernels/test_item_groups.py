@@ -50,13 +50,13 @@ def test_shares_of_the_tail_by_hand() -> None:
 def test_recall_of_head_and_tail_by_hand() -> None:
     """Head: 1 of 2 hits, tail: 1 of 3: the spread of 1/2 and 1/3 is (1/12) / (5/12)."""
     counts = kernel.GroupCounts(np.array([3.0, 2]), np.array([4.0, 4]), np.array([1.0, 1]))
-    assert kernel.popularity_reo(counts) == pytest.approx(float(Fraction(1, 5)), abs=1e-15)
+    assert kernel.popularity_reo(counts) == pytest.approx(float(Fraction(-1, 5)), abs=1e-15)
     none = kernel.GroupCounts(np.array([3.0, 0]), np.array([4.0, 4]), np.array([1.0, 0]))
     assert math.isnan(kernel.popularity_reo(none)), "no relevant item of the head"
     missed = kernel.GroupCounts(np.array([3.0, 2]), np.array([4.0, 4]), np.array([0.0, 0]))
     assert math.isnan(kernel.popularity_reo(missed)), "nothing was found"
     alone = kernel.GroupCounts(np.array([3.0, 2]), np.array([4.0, 4]), np.array([0.0, 1]))
-    assert kernel.popularity_reo(alone) == 1
+    assert kernel.popularity_reo(alone) == -1, "nothing of the tail"
 
 
 WORLDS = st.lists(
