@@ -166,7 +166,7 @@ def airflow_example(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     ("code", "retried"),
-    [(1, True), (2, False), (3, False), (4, False), (130, True), (143, True), (33, True)],
+    [(1, True), (2, False), (3, False), (4, False), (6, False), (130, True), (143, True), (33, True)],
 )
 def test_airflow_tries_no_gate_and_no_regression_again(code, retried, airflow_example) -> None:
     job = airflow_example["JobOperator"](task_id="night")
@@ -221,9 +221,9 @@ def test_airflow_reads_a_night_by_its_file(airflow_example, tmp_path: Path, capl
     sensor.path = write_night(tmp_path, {"state": "running", "exit_code": None})
     assert not sensor.poke({}).is_done
     sensor.path = write_night(tmp_path, NIGHT)
-    found = sensor.poke({})
-    airflow_example["tell_verdicts"](found.xcom_value)
-    assert found.is_done and "ours: worse, beside popular: ndcg@10 0.2500" in caplog.text
+    answer = sensor.poke({})
+    airflow_example["tell_verdicts"](answer.xcom_value)
+    assert answer.is_done and "ours: worse, beside popular: ndcg@10 0.2500" in caplog.text
     for record, final, words in ((FELL, True, "country DE"), (ENDED, False, "no log")):
         sensor.path = write_night(tmp_path, record)
         with pytest.raises(AirflowError, match=words) as error:

@@ -39,6 +39,8 @@ FINAL = {
     "2": "wrong flags or configuration",
     "3": "a gate blocks the night: its numbers are stored, and not published",
     "4": "a model is worse than before: its numbers are stored",
+    "5": "a model is too good: its numbers are stored",
+    "6": "a check does not let a model be judged: its numbers are stored",
 }
 """Exit codes that return at every start until somebody removes the cause, so they are not tried again."""
 

@@ -141,9 +141,9 @@ def test_a_pool_bounds_what_its_ranker_reaches(store: ArrowStore) -> None:
     popular = [by_run["popular", day] for day in DAYS]
     assert [row["ceiling"] for row in popular[:2]] == [1.0, 1.0] and popular[2]["ceiling"] < 0.7
     assert popular[0]["reach"] == 1.0 and popular[0]["lost_low"] > 0
-    asked = make_query_runner(store)(query_files()["what_could_the_candidates_reach"])
-    assert set(asked.model) == {"popular", "ours"}
-    assert asked.ceiling.to_numpy() == pytest.approx((asked.value + asked.lost).to_numpy())
+    answer = make_query_runner(store)(query_files()["what_could_the_candidates_reach"])
+    assert set(answer.model) == {"popular", "ours"}
+    assert answer.ceiling.to_numpy() == pytest.approx((answer.value + answer.lost).to_numpy())
 
 
 def test_a_pool_that_lost_truth_is_a_warning(store: ArrowStore) -> None:

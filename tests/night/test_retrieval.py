@@ -13,7 +13,7 @@ from recbench_spark.errors import ConfigError, MissingError
 from recbench_spark.night.benchmark_checks import check_benchmark
 from recbench_spark.night.run_keys import identify_model_inputs, list_unkeyed
 from recbench_spark.retrieval import faiss_indexes
-from recbench_spark.schemas import METRICS, RETRIEVAL_RUNS, RUNS
+from recbench_spark.schemas import CEILINGS, METRICS, RETRIEVAL_RUNS, RUNS
 from recbench_spark.storage.arrow_store import ArrowStore
 from tests.nights import read_rows, run
 
@@ -64,6 +64,12 @@ def test_a_night_measures_lists_through_indexes(tmp_path) -> None:
         for k in (5, 10):
             assert values["als.exact", metric, k] == values["als", metric, k]
             assert 0 < values["als.ivf_1", metric, k] < values["als", metric, k]
+    best = {
+        names[row.run_id]: row for row in read_rows(store, CEILINGS) if (row.metric, row.k) == ("ndcg", 10)
+    }
+    assert best.keys() == set(names.values())
+    assert best["als"].ceiling >= best["als.exact"].ceiling > best["als.ivf_1"].ceiling > 0
+    assert best["als"].reach > best["als.exact"].reach > best["als.ivf_1"].reach > 0
     costs = {(names[row.run_id], row.k): row for row in read_rows(store, RETRIEVAL_RUNS)}
     assert costs.keys() == {(f"als.{index}", 10) for index in ("exact", "ivf_1", "hash")}
     exact, lossy = costs["als.exact", 10], costs["als.ivf_1", 10]

@@ -164,6 +164,11 @@ def test_users_that_all_fall_alike_and_users_without_label() -> None:
     assert rows.p_t.tolist() == [1.0, 2.0**-39] and rows.regressed.tolist() == [False, True]
 
 
+def test_a_night_without_rows_has_no_values() -> None:
+    rows = make_rows({"a1": {"u1": 1.0}}, {"u1": "DE"})
+    assert not len(compare_here(rows)) and not len(compare_here([one.slice(0, 0) for one in rows]))
+
+
 def test_too_few_users_in_all_are_not_judged() -> None:
     users: dict[str, str | None] = {f"u{n}": f"c{n:02}" for n in range(25)}
     values = {one.run_id: dict.fromkeys(users, 1.0) for one in RUNS}
