@@ -129,7 +129,8 @@ def _compare_slices(
     if not night.benchmark.regression_slices:
         return []
     user_metrics, tasks = open_runs(night.store, USER_METRICS, list_owners(plan.runs, plan.numbers))
-    rankings, _ = open_runs(night.store, RANKINGS, [run.run_id for run in plan.runs])
+    tonight = [run.run_id for run in plan.runs if run.logical_date == night.logical_date]
+    rankings, _ = open_runs(night.store, RANKINGS, tonight)
     rows = compare_slices(night.store.engine, ChangeRows(user_metrics, rankings), plan, tasks)
     pooled = rows.filter(pc.is_valid(rows.column("pooled"))).to_pylist()
     for text in sorted({f"values judged together{name_slice(row)}" for row in pooled}):

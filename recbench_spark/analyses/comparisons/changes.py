@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -24,13 +23,22 @@ from recbench_spark.analyses.comparisons.counted import CountedNumber, gather_ro
 from recbench_spark.analyses.comparisons.differences import ComparedRun
 from recbench_spark.analyses.comparisons.kernels import decomposition as kernel
 from recbench_spark.analyses.comparisons.kernels.decomposition import Change, Group
-from recbench_spark.analyses.comparisons.paired_values import read_cutoffs, select_runs
+from recbench_spark.analyses.comparisons.paired_values import KEY, read_cutoffs, select_runs
 from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.resampling import exact_sums
 from recbench_spark.core.streams import Batches
 from recbench_spark.engine.measures import Measure
 from recbench_spark.schemas import QUERY_ID
-from recbench_spark.storage.blocks import ChangedRows, Engine, Rows, Side, Sides, deal_sides, reduce_tasks
+from recbench_spark.storage.blocks import (
+    ChangedRows,
+    Engine,
+    Rows,
+    Side,
+    Sides,
+    TaskRows,
+    deal_sides,
+    reduce_tasks,
+)
 from recbench_spark.storage.packed_blocks import unpack_blocks
 
 USERS, ACTIVITY = "users", "n_relevant"
@@ -59,6 +67,16 @@ class ChangePlan:
     slices: tuple[str, ...] = ()
     numbers: tuple[CountedNumber, ...] = ()
 
+    @property
+    def run_ids(self) -> list[str]:
+        """All runs of the pairs, each once."""
+        return list(dict.fromkeys(run.run_id for pair in self.pairs for run in pair))
+
+    @property
+    def places(self) -> list[list[int]]:
+        """Each pair's places in `run_ids`."""
+        return [[self.run_ids.index(run.run_id) for run in pair] for pair in self.pairs]
+
 
 @dataclass(frozen=True)
 class ChangeRows:
@@ -84,17 +102,22 @@ def compute_changes(engine: Engine, rows: ChangeRows, plan: ChangePlan, tasks: i
         plan: runs, metrics, cut-offs, slices.
         tasks: number of shuffle tasks.
     """
-    columns = (*_NAMES[1:], "estimator", "run_id", "user_id", "ks", "values", "n_relevant")
+    users = deal_labelled(engine, rows, plan, tasks)
+    changes = reduce_tasks({"changes": change_measure(plan)}, users, tasks)
+    return name_owners(changes.get("changes", _SCHEMA.empty_table()), plan.numbers)
+
+
+def deal_labelled(engine: Engine, rows: ChangeRows, plan: ChangePlan, tasks: int) -> TaskRows:
+    """Deal values and labels by user in one shuffle, for `read_cells`."""
+    columns = (*KEY, "estimator", "run_id", "user_id", "ks", "values", "n_relevant")
     values = ChangedRows(rows.user_metrics, columns, partial(_choose_values, plan=plan), _VALUES)
     sides = [Side(0, values, _VALUES)]
     if plan.slices:
-        names = (*_USER, *name_labels(plan.slices))
-        choose = partial(choose_labels, run_ids=_run_ids(plan), slices=plan.slices)
-        labels = ChangedRows(rows.rankings, LABELLED, choose, names)
+        names = (*_USER, *_name_labels(plan))
+        needed = ("run_id", "part", "user_id", "slices", QUERY_ID)
+        labels = ChangedRows(rows.rankings, needed, partial(_choose_labels, plan=plan), names)
         sides.append(Side(1, labels, names))
-    users = deal_sides(engine, sides, tasks).then(partial(_add_labels, plan=plan), ())
-    changes = reduce_tasks({"changes": change_measure(plan)}, users, tasks)
-    return name_owners(changes.get("changes", _SCHEMA.empty_table()), plan.numbers)
+    return deal_sides(engine, sides, tasks).then(partial(_add_labels, plan=plan), ())
 
 
 def change_measure(plan: ChangePlan) -> Measure:
@@ -109,39 +132,22 @@ _USER = ("run", "part", "user_id")
 _VALUES = (*_USER, "metric", "definition", "ks", "values", "n_relevant")
 
 
-def _run_ids(plan: ChangePlan) -> list[str]:
-    """Return all pairs' runs in order.
-
-    Run n belongs to pair n // 2, and to the night before if n is even.
-    """
-    return [run.run_id for pair in plan.pairs for run in pair]
-
-
 def _choose_values(rows: pa.Table, plan: ChangePlan) -> pa.Table:
     wanted = gather_rows(select_holdout(rows, plan.metrics), plan.numbers)
-    return select_runs(wanted, _run_ids(plan)).select(_VALUES)
+    return select_runs(wanted, plan.run_ids).select(_VALUES)
 
 
-LABELLED = ("run_id", "part", "user_id", "slices", QUERY_ID)
-"""Columns of `rankings` that `choose_labels` reads."""
-
-
-def choose_labels(rows: pa.Table, run_ids: Sequence[str], slices: Sequence[str]) -> pa.Table:
-    """Read each user's label in each slice, by run.
+def _choose_labels(rows: pa.Table, plan: ChangePlan) -> pa.Table:
+    """Read each user's label in each slice.
 
     All truth items of a user have the same label: the first question's, where there are several.
-
-    Args:
-        rows: with the columns LABELLED.
-        run_ids: runs whose rows are read; `run` is the place of one.
-        slices: keys of user slices; the columns are named by `name_labels`.
     """
-    chosen = select_runs(rows, run_ids)
+    chosen = select_runs(rows, plan.run_ids)
     query = chosen.column(QUERY_ID)
     chosen = chosen.filter(pc.or_(pc.is_null(query), pc.fill_null(pc.equal(query, "1"), False)))
     chosen = chosen.combine_chunks()
     labels = chosen.select(_USER)
-    for name, key in zip(name_labels(slices), slices, strict=True):
+    for name, key in zip(_name_labels(plan), plan.slices, strict=True):
         lists = pc.list_slice(pc.map_lookup(chosen.column("slices").combine_chunks(), key, "first"), 0, 1)
         has_label = pc.fill_null(pc.greater(pc.list_value_length(lists), 0), False).to_numpy(False)
         places = pa.array(np.cumsum(has_label) - 1, mask=~has_label)
@@ -149,9 +155,8 @@ def choose_labels(rows: pa.Table, run_ids: Sequence[str], slices: Sequence[str])
     return labels
 
 
-def name_labels(slices: Sequence[str]) -> list[str]:
-    """Name the columns of labels."""
-    return [f"label_{number}" for number in range(len(slices))]
+def _name_labels(plan: ChangePlan) -> list[str]:
+    return [f"label_{number}" for number in range(len(plan.slices))]
 
 
 def _add_labels(sides: Sides, plan: ChangePlan) -> pa.Table:
@@ -159,47 +164,50 @@ def _add_labels(sides: Sides, plan: ChangePlan) -> pa.Table:
     rows, labels = unpack_blocks(sides.get(0, ())), unpack_blocks(sides.get(1, ()))
     if rows is None:
         return pa.table({name: [] for name in _VALUES})
-    return join_labels(rows, labels, (*_USER, *name_labels(plan.slices)))
-
-
-def join_labels(rows: pa.Table, labels: pa.Table | None, names: Sequence[str]) -> pa.Table:
-    """Return rows with the columns of labels, in the order of the rows.
-
-    Args:
-        rows: user values.
-        labels: each user once; None: no user has one.
-        names: columns of labels; those that rows have too are the key.
-    """
-    keys = [name for name in names if name in rows.column_names]
-    others = names[len(keys) :]
+    names = _name_labels(plan)
     if labels is None:
-        columns = [pa.nulls(len(rows), pa.string())] * len(others)
+        columns = [pa.nulls(len(rows), pa.string())] * len(names)
     else:  # an Arrow join takes no lists
-        places = rows.select(keys).append_column("place", pa.array(np.arange(len(rows))))
-        joined = places.join(labels, keys, join_type="left outer").sort_by("place")
-        columns = [joined.column(name) for name in others]
-    for name, column in zip(others, columns, strict=True):
+        places = rows.select(_USER).append_column("place", pa.array(np.arange(len(rows))))
+        joined = places.join(labels, list(_USER), join_type="left outer").sort_by("place")
+        columns = [joined.column(name) for name in names]
+    for name, column in zip(names, columns, strict=True):
         rows = rows.append_column(name, column)
     return rows
 
 
 # ------------------------------------------------------------------------------- sums of a task
 
-_NAMES = ("pair", "part", "metric", "definition")
-_CELL = (*_NAMES, "k", "group_key")
+_CELL = ("pair", *KEY, "k", "group_key")
 _SUMS = ("users_before", "high_before", "low_before", "users_after", "high_after", "low_after")
 _CELL_TYPES = (pa.int32(), *(pa.string(),) * 3, pa.int32(), *(pa.string(),) * 2)
 
 
-Labels = dict[str, npt.NDArray[Any]]
-"""Users' labels on both nights, (2, u), by group key."""
+class RunLabels(NamedTuple):
+    """Labels of users: their names, and each user's place among them in each run, (n, u)."""
+
+    names: Sequence[str]
+    code_nu: Ints
+
+
+class LabelledValues(NamedTuple):
+    """Some users' values in several runs for one key (`KEY`), with labels by group key.
+
+    NaN: left out; n: the plan's `run_ids`.
+    """
+
+    key: tuple[str, str, str]
+    values_nuc: Floats
+    labels: dict[str, RunLabels]
 
 
 def _task_sums(plan: ChangePlan, batches: Batches) -> Batches:
     """Sum some users' rows; users must be complete."""
-    for key, values, labels in _read_cells(plan, pa.Table.from_batches(batches).combine_chunks()):
-        for group, sums in _group_sums(values, labels):
-            yield _sum_batch((*key, *group), sums, plan)
+    for cell in read_cells(plan, pa.Table.from_batches(batches)):
+        for number, places in enumerate(plan.places):
+            labels = {key: RunLabels(names, code[places]) for key, (names, code) in cell.labels.items()}
+            for group, sums in _group_sums(cell.values_nuc[places], labels):
+                yield _sum_batch((number, *cell.key, *group), sums, plan)
 
 
 def _sum_batch(key: tuple[Any, ...], sums: Ints, plan: ChangePlan) -> pa.RecordBatch:
@@ -214,31 +222,36 @@ def _sum_batch(key: tuple[Any, ...], sums: Ints, plan: ChangePlan) -> pa.RecordB
     return pa.RecordBatch.from_arrays([*keys, *columns], [*_CELL, "group_value", *_SUMS])
 
 
-def _read_cells(plan: ChangePlan, table: pa.Table) -> Iterator[tuple[tuple[Any, ...], Floats, Labels]]:
-    """Yield each cell's key (`_NAMES`), its users' values, (2, u, c), and labels.
-
-    Values are NaN for users left out.
-    """
+def read_cells(plan: ChangePlan, rows: pa.Table) -> Iterator[LabelledValues]:
+    """Yield a task's values of each key, from `deal_labelled`."""
+    table = rows.combine_chunks()
     values_rc = read_cutoffs(table, plan.ks)
     run_r, relevant_r = (table.column(name).to_numpy() for name in ("run", "n_relevant"))
     user_r = table.column("user_id").combine_chunks().dictionary_encode().indices.to_numpy()
-    labels = (table.column(name).fill_null(UNLABELLED) for name in name_labels(plan.slices))
-    labels_sr = [column.to_numpy(zero_copy_only=False) for column in labels]
-    keys = [pa.array(run_r // 2), *(table.column(name).combine_chunks() for name in _NAMES[1:])]
-    for rows in _equal_key_ranges(keys):
-        users, place_r = np.unique(user_r[rows], return_inverse=True)
-        cells = (run_r[rows] % 2, place_r)
+    labels = [_encode_labels(table.column(name)) for name in _name_labels(plan)]
+    keys = [table.column(name).combine_chunks() for name in KEY]
+    for rows_n in _equal_key_ranges(keys):
+        users, place_r = np.unique(user_r[rows_n], return_inverse=True)
+        cells, shape = (run_r[rows_n], place_r), (len(plan.run_ids), len(users))
         # One user's cut-offs can be in several rows: one per run that owns some of them.
-        values = np.full((2, len(users), len(plan.ks)), np.nan)
-        row, c = np.nonzero(~np.isnan(values_rc[rows]))
-        values[cells[0][row], cells[1][row], c] = values_rc[rows[row], c]
-        relevant = np.zeros((2, len(users)), dtype=np.int64)
-        relevant[cells] = relevant_r[rows]
-        own = {ACTIVITY: activity_label(relevant)}
-        for key, label_r in zip(plan.slices, labels_sr, strict=True):
-            own[key] = np.full(relevant.shape, UNLABELLED, dtype=object)
-            own[key][cells] = label_r[rows]
-        yield tuple(key[int(rows[0])].as_py() for key in keys), values, own
+        values = np.full((*shape, len(plan.ks)), np.nan)
+        row, c = np.nonzero(~np.isnan(values_rc[rows_n]))
+        values[cells[0][row], cells[1][row], c] = values_rc[rows_n[row], c]
+        relevant = np.zeros(shape, dtype=np.int64)
+        relevant[cells] = relevant_r[rows_n]
+        own = {ACTIVITY: label_activity(relevant)}
+        for key, (names, code_r) in zip(plan.slices, labels, strict=True):
+            own[key] = RunLabels(names, np.zeros(shape, np.int64))
+            own[key].code_nu[cells] = code_r[rows_n]
+        part, metric, definition = (key[int(rows_n[0])].as_py() for key in keys)
+        yield LabelledValues((part, metric, definition), values, own)
+
+
+def _encode_labels(column: pa.ChunkedArray) -> tuple[list[str], Ints]:
+    """Return names, the first for users without a label, and each row's place among them."""
+    names = list(dict.fromkeys([UNLABELLED, *pc.unique(column.fill_null(UNLABELLED)).to_pylist()]))
+    places = pc.index_in(column, value_set=pa.array(names, pa.string()))
+    return names, places.fill_null(0).to_numpy().astype(np.int64)
 
 
 def _equal_key_ranges(keys: list[pa.Array]) -> list[Ints]:
@@ -251,17 +264,16 @@ def _equal_key_ranges(keys: list[pa.Array]) -> list[Ints]:
     return np.split(order, np.flatnonzero(np.diff(code[order])) + 1)
 
 
-def activity_label(relevant: Ints) -> npt.NDArray[Any]:
-    """Name doubling ranges: 0, 1, 2-3, 4-7 ...
+def label_activity(relevant_nu: Ints) -> RunLabels:
+    """Label users by doubling ranges: 0, 1, 2-3, 4-7 ...
 
     The ranges hold numbers of relevant items.
     """
-    bits = np.frexp(relevant.astype(np.float64))[1]
-    names = np.array(["0", "1", *(f"{1 << b}-{(2 << b) - 1}" for b in range(1, 32))], dtype=object)
-    return names[bits]
+    names = ["0", "1", *(f"{1 << b}-{(2 << b) - 1}" for b in range(1, 32))]
+    return RunLabels(names, np.frexp(relevant_nu.astype(np.float64))[1].astype(np.int64))
 
 
-def _group_sums(values: Floats, labels: Labels) -> Iterator[tuple[tuple[str, str], Ints]]:
+def _group_sums(values: Floats, labels: Mapping[str, RunLabels]) -> Iterator[tuple[tuple[str, str], Ints]]:
     """Count users and add their values exactly in each group.
 
     Sums are (2, c, 3), for both nights and all cut-offs.
@@ -271,9 +283,9 @@ def _group_sums(values: Floats, labels: Labels) -> Iterator[tuple[tuple[str, str
     members = {"stayed": both, "left": either & ~has_value[1], "joined": either & ~has_value[0]}
     for name, member_uc in members.items():
         yield (USERS, name), _exact_sums(np.where(member_uc, values, np.nan))
-    for key, own in labels.items():
-        for name in np.unique(own):
-            yield (key, name), _exact_sums(np.where((own == name)[:, :, None], values, np.nan))
+    for key, (names, code_2u) in labels.items():
+        for code in np.unique(code_2u).tolist():
+            yield (key, names[code]), _exact_sums(np.where((code_2u == code)[:, :, None], values, np.nan))
 
 
 def _exact_sums(values: Floats) -> Ints:

@@ -1,13 +1,13 @@
 """Falls in user slices: all values of a slice are watched at once.
 
-Values and labels are dealt by user. A task adds up the users of each value as whole numbers (see
+Values and labels are read as for `changes`. A task adds up the users of each value as whole numbers (see
 `analyses.comparisons.kernels.significance`), so the partitioning does not change a bit. Holm's adjustment
 over all models and values of a rule bounds the chance that a night without a fall names one. Axes: u users.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,19 +16,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.analyses.comparisons import changes
-from recbench_spark.analyses.comparisons import paired_values as paired
-from recbench_spark.analyses.comparisons.comparisons import select_holdout
-from recbench_spark.analyses.comparisons.counted import gather_rows, name_owners
+from recbench_spark.analyses.comparisons.changes import ChangePlan, ChangeRows, deal_labelled, read_cells
+from recbench_spark.analyses.comparisons.counted import name_owners
 from recbench_spark.analyses.comparisons.differences import ComparisonPlan, pair_means
 from recbench_spark.analyses.comparisons.kernels import significance as kernel
 from recbench_spark.core import resampling
-from recbench_spark.core.arrays import Ints
+from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.streams import Batches
 from recbench_spark.engine.measures import Measure
 from recbench_spark.metrics.list_rows import sum_lists
-from recbench_spark.storage.blocks import ChangedRows, Engine, Side, Sides, deal_sides, reduce_tasks
-from recbench_spark.storage.packed_blocks import unpack_blocks
+from recbench_spark.storage.blocks import Engine, reduce_tasks
 
 MOST_NAMED = 20
 """Most pooled values that a row names."""
@@ -52,59 +49,25 @@ RESULTS = pa.schema(
 """Columns of each value by itself; the others follow from all values of a rule."""
 
 
-def compare_slices(engine: Engine, rows: changes.ChangeRows, plan: ComparisonPlan, tasks: int) -> pa.Table:
+def compare_slices(engine: Engine, rows: ChangeRows, plan: ComparisonPlan, tasks: int) -> pa.Table:
     """Compare runs by the values of watched slices.
 
     The result has the columns of `slice_comparisons` that follow from the numbers: a row for each rule,
-    pair of runs and value. Shuffles the rules' metrics and tonight's labels once by user, then a row per
+    pair of runs and value. Shuffles the rules' metrics and the labels once by user, then a row per
     task and value. The driver holds the results.
 
     Args:
         engine: the runner.
-        rows: user values, and labels.
+        rows: user values, and labels of tonight's runs.
         plan: runs, groups and rules; rules without a slice are left out.
         tasks: number of shuffle tasks.
     """
     rules = tuple(rule for rule in plan.rules if rule.slice)
     metrics, ks = (tuple(dict.fromkeys(getattr(rule, name) for rule in rules)) for name in ("metric", "k"))
     plan = replace(plan, rules=rules, metrics=metrics, ks=ks)
-    slices = _list_slices(plan)
-    tonight = max(run.logical_date for run in plan.runs)
-    run_ids = [run.run_id for run in plan.runs if run.logical_date == tonight]
-    columns = (*paired.KEY, "estimator", "run_id", "user_id", "ks", "values")
-    values = ChangedRows(rows.user_metrics, columns, partial(_choose_values, plan=plan), _VALUES)
-    choose = partial(changes.choose_labels, run_ids=run_ids, slices=slices)
-    names = (*_USER, *changes.name_labels(slices))
-    labels = ChangedRows(rows.rankings, changes.LABELLED, choose, names)
-    sides = deal_sides(engine, [Side(0, values, _VALUES), Side(1, labels, names)], tasks)
-    users = sides.then(partial(_add_labels, names=names), ())
+    users = deal_labelled(engine, rows, _pair_runs(plan), tasks)
     results = reduce_tasks({"values": slice_measure(plan)}, users, tasks)
     return name_owners(_judge(plan, results.get("values", RESULTS.empty_table())), plan.numbers)
-
-
-_USER = ("part", "user_id")
-_VALUES = (*paired.KEY, "user_id", "run", "ks", "values", "user_key")
-
-
-def _list_slices(plan: ComparisonPlan) -> list[str]:
-    return sorted({rule.slice for rule in plan.rules if rule.slice})
-
-
-def _choose_values(rows: pa.Table, plan: ComparisonPlan) -> pa.Table:
-    wanted = gather_rows(select_holdout(rows, plan.metrics), plan.numbers)
-    return paired.key_users(wanted, [run.run_id for run in plan.runs])
-
-
-def _add_labels(sides: Sides, names: Sequence[str]) -> pa.Table:
-    """Return a task's user values, sorted, with tonight's labels."""
-    rows, labels = unpack_blocks(sides.get(0, ())), unpack_blocks(sides.get(1, ()))
-    if rows is None:
-        return pa.table({name: [] for name in _VALUES})
-    if labels is not None:  # every run of the night has the same labels
-        wanted = [(name, "min") for name in names[len(_USER) :]]
-        labels = labels.group_by(list(_USER)).aggregate(wanted).select([*_USER, *map("_".join, wanted)])
-        labels = labels.rename_columns(list(names))
-    return paired.sort_by_user(changes.join_labels(rows, labels, names))
 
 
 # ------------------------------------------------------------------------------- sums of a task
@@ -133,6 +96,13 @@ def list_watched(plan: ComparisonPlan) -> list[Watched]:
     return watched
 
 
+def _pair_runs(plan: ComparisonPlan) -> ChangePlan:
+    """Return what tasks read: the watched pairs, the other run first."""
+    pairs = tuple((plan.runs[one.other], plan.runs[one.run]) for one in list_watched(plan))
+    slices = tuple(sorted({str(rule.slice) for rule in plan.rules}))
+    return ChangePlan(pairs, plan.metrics, plan.ks, slices, plan.numbers)
+
+
 _CELL = ("watched", "definition")
 _TOTALS = pa.schema(
     {
@@ -153,62 +123,30 @@ def slice_measure(plan: ComparisonPlan) -> Measure:
 
 
 def _sum_values(plan: ComparisonPlan, batches: Batches) -> Batches:
-    """Sum some users' rows by value; rows are sorted by `sort_by_user`."""
-    rows = pa.Table.from_batches(batches).combine_chunks()
-    if not rows.num_rows:
-        return
-    labels, watched = _map_labels(rows, plan), list_watched(plan)
-    for side in paired.read_paired_values(rows.to_batches(), len(plan.runs), plan.ks):
-        part, metric, definition = side.key
-        for key in _list_slices(plan):
-            names, values = labels[part, key].split(side.keys_u)
-            for place, one in enumerate(watched):
-                rule = plan.rules[one.rule]
-                if (rule.part, rule.metric, rule.slice) == (part, metric, key):
-                    values_u2 = side.values_unc[:, [one.run, one.other], plan.ks.index(rule.k)]
-                    sums = [kernel.pair_sums(values_u2[own] * plan.scale(metric)) for own in values]
-                    totals = [
-                        dict(zip(_TOTALS.names, (place, definition, label, own.ravel()), strict=True))
-                        for label, own in zip(names, sums, strict=True)
-                        if own[0][0, 1]
-                    ]
-                    yield pa.RecordBatch.from_pylist(totals, _TOTALS)
+    """Sum some users' rows by value; users must be complete."""
+    pairs, watched = _pair_runs(plan), list_watched(plan)
+    places = pairs.places
+    for (part, metric, definition), values_nuc, labels in read_cells(pairs, pa.Table.from_batches(batches)):
+        for number, (one, (other, run)) in enumerate(zip(watched, places, strict=True)):
+            rule = plan.rules[one.rule]
+            if (rule.part, rule.metric) == (part, metric):
+                values_u2 = values_nuc[[run, other], :, plan.ks.index(rule.k)].T * plan.scale(metric)
+                names, code_nu = labels[str(rule.slice)]
+                totals = [
+                    dict(zip(_TOTALS.names, (number, definition, names[code], sums.ravel()), strict=True))
+                    for code, sums in _sum_by_label(values_u2, code_nu[run])
+                ]
+                yield pa.RecordBatch.from_pylist(totals, _TOTALS)
 
 
-class LabelledUsers(NamedTuple):
-    """Users of a part with their label in a slice.
-
-    Hashed ids, ascending, and places in `names`.
-    """
-
-    keys_u: Ints
-    code_u: Ints
-    names: list[str]
-
-    def split(self, keys_u: Ints) -> tuple[list[str], list[Ints]]:
-        """Return the labels of some users, and the places of each label's users."""
-        code_u = self.code_u[np.searchsorted(self.keys_u, keys_u)]
-        order = np.argsort(code_u, kind="stable")
-        codes, starts = np.unique(code_u[order], return_index=True)
-        return [self.names[code] for code in codes], np.split(order, starts[1:])
-
-
-def _map_labels(rows: pa.Table, plan: ComparisonPlan) -> dict[tuple[str, str], LabelledUsers]:
-    """Map a part and a slice to its users."""
-    slices = _list_slices(plan)
-    names = changes.name_labels(slices)
-    users = rows.group_by(["part", "user_key"]).aggregate([(name, "min") for name in names])
-    users, mapped = users.sort_by("user_key"), {}
-    for part in users.column("part").unique().to_pylist():
-        own = users.filter(pc.equal(users.column("part"), part))
-        keys_u = own.column("user_key").to_numpy()
-        for key, name in zip(slices, names, strict=True):
-            column = own.column(f"{name}_min").fill_null(changes.UNLABELLED).combine_chunks()
-            labels = column.dictionary_encode()
-            mapped[part, key] = LabelledUsers(
-                keys_u, labels.indices.to_numpy(), labels.dictionary.to_pylist()
-            )
-    return mapped
+def _sum_by_label(values_u2: Floats, code_u: Ints) -> Iterator[tuple[int, Ints]]:
+    """Yield the labels of users with both values, and their pair sums."""
+    order = np.argsort(code_u, kind="stable")
+    codes, starts = np.unique(code_u[order], return_index=True)
+    for code, own in zip(codes.tolist(), np.split(order, starts[1:]), strict=True):
+        sums = kernel.pair_sums(values_u2[own])
+        if sums[0][0, 1]:
+            yield code, sums
 
 
 # ------------------------------------------------------------------------------- values of a pair

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from fractions import Fraction
 from pathlib import Path
@@ -17,8 +18,8 @@ import pytest
 from recbench_spark.analyses.comparisons.changes import (
     ChangePlan,
     ChangeRows,
-    activity_label,
     compute_changes,
+    label_activity,
 )
 from recbench_spark.analyses.comparisons.differences import ComparedRun
 from recbench_spark.core.definitions import Definition
@@ -70,8 +71,17 @@ def ranking_rows(run_id: str, users: Users) -> list[tuple]:
 
 
 def test_activity_in_ranges_that_double() -> None:
-    labels = activity_label(np.array([0, 1, 2, 3, 4, 7, 8, 2**31 - 1]))
-    assert labels.tolist() == ["0", "1", "2-3", "2-3", "4-7", "4-7", "8-15", "1073741824-2147483647"]
+    names, codes = label_activity(np.array([0, 1, 2, 3, 4, 7, 8, 2**31 - 1]))
+    assert [names[code] for code in codes] == [
+        "0",
+        "1",
+        "2-3",
+        "2-3",
+        "4-7",
+        "4-7",
+        "8-15",
+        "1073741824-2147483647",
+    ]
 
 
 # ------------------------------------------------------------------------- the stage
@@ -123,6 +133,19 @@ def test_without_a_rest_and_against_pandas() -> None:
             for night, value in enumerate((group.mean_before, group.mean_after)):
                 assert value == pytest.approx(mean[night], nan_ok=True)
         assert len(groups) == len(wanted)
+
+
+def test_a_run_may_be_in_several_pairs() -> None:
+    """A night made again is compared with the run that it replaced, and with the night before."""
+    _, values, labels = draw_nights()
+    rows, other = ChangeRows(open_table(values), open_table(labels)), (PAIRS[1][0], PAIRS[0][1])
+    engine = LocalEngine(tempfile.gettempdir())
+    both = compute_changes(engine, rows, replace(PLAN, pairs=(PAIRS[0], other)), 2)
+    alone = [compute_changes(engine, rows, replace(PLAN, pairs=(one,)), 2) for one in (PAIRS[0], other)]
+    order = [
+        (name, "ascending") for name in ("other_run_id", "definition", "k", "group_key", "group_value")
+    ]
+    assert both.sort_by(order).equals(pa.concat_tables(alone).sort_by(order)) and len(alone[1])
 
 
 def explain(values: Rows, labels: Rows, tasks: int) -> pa.Table:
