@@ -219,11 +219,10 @@ def write_night(
     run_ids = {model: row["run_id"] for model, row in sorted(newest.items())}
     ask = make_query_runner(night.store)
     verdicts = read_verdicts(ask, night.benchmark, run_ids.values())
-    restated = describe_restatements(ask, night.benchmark, outcome.run_ids.values())
     outcome = replace(
         outcome,
         doubts=describe_doubts(verdicts),
-        restated=restated,
+        restated=describe_restatements(ask, night.benchmark, outcome.run_ids.values()),
         doubt_code=choose_doubt_code(verdicts, night.benchmark),
     )
     if night.store.file_place() is None:

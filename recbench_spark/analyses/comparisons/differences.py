@@ -278,6 +278,18 @@ def _pair_columns(
     return {**columns, "users": pa.array(pairs.users[a, b]), "verdict": pa.array(verdicts, pa.string())}
 
 
+def estimate_pair(sums: Ints, level: float, scale: float) -> dict[str, float | None]:
+    """Return difference, standard error and Student's interval of two runs.
+
+    sums: pair sums (9, 2, 2) of values that were multiplied by `scale`.
+    """
+    tests = kernel.paired_t(sums)
+    low, high = resampling.hide_points(*tests.interval(level), tests.users, level)
+    numbers = {"difference": tests.mean, "stderr": tests.error, "ci_low": low, "ci_high": high}
+    scaled = {name: float(number[0, 1]) / scale for name, number in numbers.items()}
+    return {name: None if np.isnan(number) else number for name, number in scaled.items()}
+
+
 def pair_means(pair_sums: Ints) -> Floats:
     """Return model means over users shared with others, (m, m)."""
     total = pair_sums[1].astype(np.float64) * 2.0**kernel.HALF_BITS + pair_sums[2]

@@ -18,13 +18,16 @@ import pyarrow.compute as pc
 
 from recbench_spark.analyses.comparisons import comparisons
 from recbench_spark.analyses.comparisons import paired_values as paired
-from recbench_spark.analyses.comparisons.differences import ComparisonPlan, scale_values
+from recbench_spark.analyses.comparisons.differences import (
+    ComparisonPlan,
+    estimate_pair,
+    scale_values,
+)
 from recbench_spark.analyses.comparisons.kernels import significance as kernel
 from recbench_spark.analyses.comparisons.paired_values import KEY
 from recbench_spark.config import MANDCG
 from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.hashed_ids import hash_ids
-from recbench_spark.core.resampling import hide_points
 from recbench_spark.engine.measures import reduce_pieces
 from recbench_spark.metrics.beyond_accuracy import PER_USER
 
@@ -229,18 +232,12 @@ _COUNTS = ("wins", "ties", "losses", "only_model", "only_other")
 
 def _list_outcomes(tallies: Tallies, plan: ComparisonPlan) -> Iterator[dict[str, Any]]:
     """Yield rows of `OUTCOMES` with users in common."""
-    level = plan.bootstrap.level
     for (*key, k, number, slice_key, label), tally in tallies.items():
-        tests = kernel.paired_t(tally.sums)
-        low, high = hide_points(*tests.interval(level), tests.users, level)
-        estimates = {"difference": tests.mean, "stderr": tests.error, "ci_low": low, "ci_high": high}
         model, other = (plan.runs[place].model for place in plan.groups[number].runs)
         row = dict(zip(("part", "metric", "definition"), key, strict=True))
         row |= {"k": k, "model": model, "other": other, "slice_key": slice_key, "slice_value": label}
-        row["users"] = int(tests.users[0, 1])
-        for name, numbers in estimates.items():
-            value = float(numbers[0, 1]) / plan.scale(key[1])
-            row[name] = None if np.isnan(value) else value
+        row["users"] = int(tally.sums[0][0, 1])
+        row |= estimate_pair(tally.sums, plan.bootstrap.level, plan.scale(key[1]))
         row |= dict(zip(_COUNTS, tally.counts.tolist(), strict=True))
         if row["users"]:
             yield row

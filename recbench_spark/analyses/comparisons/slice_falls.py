@@ -7,46 +7,40 @@ over all models and values of a rule bounds the chance that a night without a fa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from recbench_spark.analyses.comparisons.changes import ChangePlan, ChangeRows, deal_labelled, read_cells
 from recbench_spark.analyses.comparisons.counted import name_owners
-from recbench_spark.analyses.comparisons.differences import ComparisonPlan, pair_means
+from recbench_spark.analyses.comparisons.differences import ComparisonPlan, estimate_pair, pair_means
 from recbench_spark.analyses.comparisons.kernels import significance as kernel
-from recbench_spark.core import resampling
+from recbench_spark.config import Regression
 from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.streams import Batches
 from recbench_spark.engine.measures import Measure
-from recbench_spark.metrics.list_rows import sum_lists
+from recbench_spark.schemas import SLICE_COMPARISONS
 from recbench_spark.storage.blocks import Engine, reduce_tasks
+from recbench_spark.storage.shared_arrays import flatten_lists
 
 MOST_NAMED = 20
 """Most pooled values that a row names."""
 
 RESULTS = pa.schema(
-    {
-        "rule": pa.int32(),
-        **dict.fromkeys(("kind", "model", "other", "run_id", "other_run_id"), pa.string()),
-        **dict.fromkeys(("logical_date", "other_date"), pa.date32()),
-        **dict.fromkeys(("part", "metric", "definition"), pa.string()),
-        "k": pa.int32(),
-        **dict.fromkeys(("slice_key", "slice_value"), pa.string()),
-        "pooled": pa.int32(),
-        "pooled_values": pa.list_(pa.string()),
-        "users": pa.int64(),
-        **dict.fromkeys(
-            ("value", "other_value", "difference", "stderr", "ci_low", "ci_high", "p_t"), pa.float64()
+    [
+        ("rule", pa.int32()),
+        *(
+            (field.name, field.type)
+            for field in SLICE_COMPARISONS.arrow_schema
+            if field.name not in ("comparison_id", "suite", "compared_at")
         ),
-    }
+    ]
 )
-"""Columns of each value by itself; the others follow from all values of a rule."""
+"""Columns of each value; some follow from all values of a rule."""
 
 
 def compare_slices(engine: Engine, rows: ChangeRows, plan: ComparisonPlan, tasks: int) -> pa.Table:
@@ -156,22 +150,18 @@ def _finish(plan: ComparisonPlan, table: pa.Table) -> pa.Table:
     """Test all values of a pair; those with few users are pooled."""
     one = list_watched(plan)[table.column("watched")[0].as_py()]
     rule, run, other = plan.rules[one.rule], plan.runs[one.run], plan.runs[one.other]
-    label_r = table.column("label")
-    labels = sorted(label_r.unique().to_pylist())
-    sums = {
-        label: sum_lists(table.filter(pc.equal(label_r, label)), "sums", (kernel.PLANES, 2, 2))
-        for label in labels
-    }
-    small = [label for label in labels if sums[label][0][0, 1] < rule.least_users]
+    labels, code_r = np.unique(table.column("label").to_numpy(), return_inverse=True)
+    sums = np.zeros((len(labels), kernel.PLANES, 2, 2), np.int64)
+    totals = flatten_lists(table.column("sums").combine_chunks())[1]
+    np.add.at(sums, code_r, totals.reshape(-1, kernel.PLANES, 2, 2))
+    is_small = sums[:, 0, 0, 1] < rule.least_users
     values: list[dict[str, Any]] = [
-        {"slice_value": label, **_test(plan, sums[label], rule.metric, rule.least_users)}
-        for label in labels
-        if label not in small
+        {"slice_value": label, **_test(plan, own, rule)}
+        for label, own in zip(labels[~is_small].tolist(), sums[~is_small], strict=True)
     ]
-    if small:
-        pooled = np.sum([sums[label] for label in small], axis=0)
-        tested = _test(plan, pooled, rule.metric, rule.least_users)
-        values.append({"pooled": len(small), "pooled_values": small[:MOST_NAMED], **tested})
+    if is_small.any():
+        few = {"pooled": int(is_small.sum()), "pooled_values": labels[is_small][:MOST_NAMED].tolist()}
+        values.append(few | _test(plan, sums[is_small].sum(axis=0), rule))
     facts = {
         **{"rule": one.rule, "kind": one.kind, "model": run.model, "other": other.model},
         **{"run_id": run.run_id, "other_run_id": other.run_id},
@@ -182,20 +172,15 @@ def _finish(plan: ComparisonPlan, table: pa.Table) -> pa.Table:
     return pa.Table.from_pylist([facts | value for value in values], RESULTS)
 
 
-def _test(plan: ComparisonPlan, sums: Ints, metric: str, least_users: int) -> dict[str, Any]:
+def _test(plan: ComparisonPlan, sums: Ints, rule: Regression) -> dict[str, Any]:
     """Test one value's difference; too few users have no p."""
-    tests, means, level = kernel.paired_t(sums), pair_means(sums), plan.bootstrap.level
-    low, high = resampling.hide_points(*tests.interval(level), tests.users, level)
-    numbers = {
-        **{"value": means[0, 1], "other_value": means[1, 0], "difference": tests.mean[0, 1]},
-        **{"stderr": tests.error[0, 1], "ci_low": low[0, 1], "ci_high": high[0, 1]},
-    }
-    users, p = int(tests.users[0, 1]), float(tests.p[0, 1])
+    scale, users, p = plan.scale(rule.metric), int(sums[0][0, 1]), float(kernel.paired_t(sums).p[0, 1])
+    estimates = estimate_pair(sums, plan.bootstrap.level, scale)
     if np.isnan(p):  # all users moved alike: the test of signs, or nobody moved
-        p = 2.0 ** (1 - users) if numbers["difference"] else 1.0
-    scaled = {name: float(number) / plan.scale(metric) for name, number in numbers.items()}
-    known = {name: None if np.isnan(number) else number for name, number in scaled.items()}
-    return {**known, "users": users, "p_t": p if users >= least_users else None}
+        p = 2.0 ** (1 - users) if estimates["difference"] else 1.0
+    value, other = (pair_means(sums)[at] / scale for at in ((0, 1), (1, 0)))
+    known = {"value": value, "other_value": other, "users": users}
+    return {**known, **estimates, "p_t": p if users >= rule.least_users else None}
 
 
 # ------------------------------------------------------------------------------- all values of a rule
@@ -203,32 +188,14 @@ def _test(plan: ComparisonPlan, sums: Ints, metric: str, least_users: int) -> di
 
 def _judge(plan: ComparisonPlan, results: pa.Table) -> pa.Table:
     """Add columns computed from all values of a rule."""
-    rows = results.sort_by(
-        [(name, "ascending") for name in ("rule", "model", "kind", "slice_value")]
-    ).to_pylist()
+    order = [(name, "ascending") for name in ("rule", "model", "kind", "slice_value")]
+    rows = results.sort_by(order).to_pylist()
     for number, rule in enumerate(plan.rules):
         own = [row for row in rows if row["rule"] == number]
         p_x = np.array([row["p_t"] for row in own], dtype=np.float64)
+        sign = 1.0 if rule.metric in plan.lower else -1.0
         for row, p in zip(own, kernel.holm(p_x).tolist(), strict=True):
-            row["family"] = int(np.sum(~np.isnan(p_x)))
-            row["p_holm"] = None if np.isnan(p) else p
-            row["allowed_drop"] = rule.drop
-            row["regressed"] = p < 1 - plan.bootstrap.level and _measure_fall(plan, row) > (
-                rule.drop or 0.0
-            )
-    return pa.Table.from_pylist(rows, _JUDGED).drop_columns("rule")
-
-
-_JUDGED = pa.schema(
-    [
-        *RESULTS,
-        pa.field("family", pa.int32()),
-        *(pa.field(name, pa.float64()) for name in ("p_holm", "allowed_drop")),
-        pa.field("regressed", pa.bool_()),
-    ]
-)
-
-
-def _measure_fall(plan: ComparisonPlan, row: Mapping[str, Any]) -> float:
-    sign = 1.0 if row["metric"] in plan.lower else -1.0
-    return sign * float(row["difference"])
+            fell = sign * row["difference"] > (rule.drop or 0.0)
+            row |= {"family": int(np.sum(~np.isnan(p_x))), "p_holm": None if np.isnan(p) else p}
+            row |= {"allowed_drop": rule.drop, "regressed": fell and p < 1 - plan.bootstrap.level}
+    return pa.Table.from_pylist(rows, RESULTS).drop_columns("rule")
