@@ -23,7 +23,13 @@ from recbench_spark.analyses.comparisons.counted import CountedNumber, gather_ro
 from recbench_spark.analyses.comparisons.differences import ComparedRun
 from recbench_spark.analyses.comparisons.kernels import decomposition as kernel
 from recbench_spark.analyses.comparisons.kernels.decomposition import Change, Group
-from recbench_spark.analyses.comparisons.paired_values import KEY, read_cutoffs, select_runs
+from recbench_spark.analyses.comparisons.paired_values import (
+    KEY,
+    equal_key_ranges,
+    select_runs,
+    sort_by_user,
+    spread_values,
+)
 from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.resampling import exact_sums
 from recbench_spark.core.streams import Batches
@@ -203,8 +209,9 @@ class LabelledValues(NamedTuple):
 
 def _task_sums(plan: ChangePlan, batches: Batches) -> Batches:
     """Sum some users' rows; users must be complete."""
+    pairs = plan.places
     for cell in read_cells(plan, pa.Table.from_batches(batches)):
-        for number, places in enumerate(plan.places):
+        for number, places in enumerate(pairs):
             labels = {key: RunLabels(names, code[places]) for key, (names, code) in cell.labels.items()}
             for group, sums in _group_sums(cell.values_nuc[places], labels):
                 yield _sum_batch((number, *cell.key, *group), sums, plan)
@@ -224,44 +231,26 @@ def _sum_batch(key: tuple[Any, ...], sums: Ints, plan: ChangePlan) -> pa.RecordB
 
 def read_cells(plan: ChangePlan, rows: pa.Table) -> Iterator[LabelledValues]:
     """Yield a task's values of each key, from `deal_labelled`."""
-    table = rows.combine_chunks()
-    values_rc = read_cutoffs(table, plan.ks)
-    run_r, relevant_r = (table.column(name).to_numpy() for name in ("run", "n_relevant"))
-    user_r = table.column("user_id").combine_chunks().dictionary_encode().indices.to_numpy()
-    labels = [_encode_labels(table.column(name)) for name in _name_labels(plan)]
-    keys = [table.column(name).combine_chunks() for name in KEY]
-    for rows_n in _equal_key_ranges(keys):
-        users, place_r = np.unique(user_r[rows_n], return_inverse=True)
-        cells, shape = (run_r[rows_n], place_r), (len(plan.run_ids), len(users))
-        # One user's cut-offs can be in several rows: one per run that owns some of them.
-        values = np.full((*shape, len(plan.ks)), np.nan)
-        row, c = np.nonzero(~np.isnan(values_rc[rows_n]))
-        values[cells[0][row], cells[1][row], c] = values_rc[rows_n[row], c]
-        relevant = np.zeros(shape, dtype=np.int64)
-        relevant[cells] = relevant_r[rows_n]
-        own = {ACTIVITY: label_activity(relevant)}
-        for key, (names, code_r) in zip(plan.slices, labels, strict=True):
-            own[key] = RunLabels(names, np.zeros(shape, np.int64))
-            own[key].code_nu[cells] = code_r[rows_n]
-        part, metric, definition = (key[int(rows_n[0])].as_py() for key in keys)
-        yield LabelledValues((part, metric, definition), values, own)
+    table, n = sort_by_user(rows).combine_chunks(), len(plan.run_ids)
+    names = {name: _list_labels(table.column(name)) for name in _name_labels(plan)}
+    for start, stop in equal_key_ranges(table, KEY) if len(table) else ():
+        own = table.slice(start, stop - start)
+        user_r, values = spread_values(own, n, plan.ks)
+        cells = own.column("run").to_numpy(), user_r
+        relevant: Ints = np.zeros((n, len(values)), np.int64)
+        relevant[cells] = own.column("n_relevant").to_numpy()
+        labels = {ACTIVITY: label_activity(relevant)}
+        for key, (name, known) in zip(plan.slices, names.items(), strict=True):
+            labels[key] = RunLabels(known, np.zeros_like(relevant))
+            places = pc.index_in(own.column(name), value_set=pa.array(known, pa.string()))
+            labels[key].code_nu[cells] = places.fill_null(0).to_numpy()
+        part, metric, definition = (own.column(name)[0].as_py() for name in KEY)
+        yield LabelledValues((part, metric, definition), values.transpose(1, 0, 2), labels)
 
 
-def _encode_labels(column: pa.ChunkedArray) -> tuple[list[str], Ints]:
-    """Return names, the first for users without a label, and each row's place among them."""
-    names = list(dict.fromkeys([UNLABELLED, *pc.unique(column.fill_null(UNLABELLED)).to_pylist()]))
-    places = pc.index_in(column, value_set=pa.array(names, pa.string()))
-    return names, places.fill_null(0).to_numpy().astype(np.int64)
-
-
-def _equal_key_ranges(keys: list[pa.Array]) -> list[Ints]:
-    """Return row indices for each group with equal keys."""
-    code = np.zeros(len(keys[0]), dtype=np.int64)
-    for key in keys:
-        encoded = key.dictionary_encode()
-        code = code * len(encoded.dictionary) + encoded.indices.to_numpy()
-    order = np.argsort(code, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(code[order])) + 1)
+def _list_labels(column: pa.ChunkedArray) -> list[str]:
+    """Return all labels of a column, before them that of users without one."""
+    return list(dict.fromkeys([UNLABELLED, *pc.unique(column.fill_null(UNLABELLED)).to_pylist()]))
 
 
 def label_activity(relevant_nu: Ints) -> RunLabels:

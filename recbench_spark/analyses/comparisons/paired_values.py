@@ -80,7 +80,7 @@ def read_paired_values(
     """
     limit = min(CHUNK_ROWS, max(CHUNK_VALUES // max(len(ks), 1), 1))
     for chunk in _whole_users(batches, limit):
-        for start, stop in _equal_key_ranges(chunk, KEY):
+        for start, stop in equal_key_ranges(chunk, KEY):
             yield _to_paired_values(chunk.slice(start, stop - start), n_runs, ks)
 
 
@@ -96,7 +96,7 @@ def _whole_users(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.T
         rows += batch.num_rows
         if rows >= limit:
             table = pa.Table.from_batches(pending).combine_chunks()
-            complete = _equal_key_ranges(table, (*KEY, "user_id"))[-1][0]
+            complete = equal_key_ranges(table, (*KEY, "user_id"))[-1][0]
             if complete:
                 yield table.slice(0, complete)
             pending = table.slice(complete).to_batches()
@@ -105,7 +105,7 @@ def _whole_users(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[pa.T
         yield pa.Table.from_batches(pending).combine_chunks()
 
 
-def _equal_key_ranges(table: pa.Table, names: Sequence[str]) -> list[tuple[int, int]]:
+def equal_key_ranges(table: pa.Table, names: Sequence[str]) -> list[tuple[int, int]]:
     """Return (start, stop) for runs of rows with equal columns."""
     new = np.zeros(table.num_rows, dtype=bool)
     new[0] = True
@@ -117,16 +117,25 @@ def _equal_key_ranges(table: pa.Table, names: Sequence[str]) -> list[tuple[int, 
 
 
 def _to_paired_values(rows: pa.Table, n_runs: int, ks: Sequence[int | None]) -> PairedValues:
-    first = np.array([start for start, _ in _equal_key_ranges(rows, ("user_id",))])
+    user_r, values = spread_values(rows, n_runs, ks)
+    keys_u = rows.column("user_key").to_numpy()[np.searchsorted(user_r, np.arange(len(values)))]
+    part, metric, definition = (rows.column(name)[0].as_py() for name in KEY)
+    return PairedValues((part, metric, definition), keys_u, values)
+
+
+def spread_values(rows: pa.Table, n_runs: int, ks: Sequence[int | None]) -> tuple[Ints, Floats]:
+    """Return each row's user, numbered in order, and values of one key, (u, n, c).
+
+    Rows are sorted by user; their column `run` has a run's place.
+    """
+    first = np.array([start for start, _ in equal_key_ranges(rows, ("user_id",))])
     user_r = np.searchsorted(first, np.arange(rows.num_rows), side="right") - 1
     values_rc = read_cutoffs(rows, ks)
     # One user's cut-offs can be in several rows: one per run that owns some of them.
     row, c = np.nonzero(~np.isnan(values_rc))
     values = np.full((len(first), n_runs, len(ks)), np.nan)
     values[user_r[row], rows.column("run").to_numpy()[row], c] = values_rc[row, c]
-    keys_u = rows.column("user_key").to_numpy()[first]
-    part, metric, definition = (rows.column(name)[0].as_py() for name in KEY)
-    return PairedValues((part, metric, definition), keys_u, values)
+    return user_r, values
 
 
 def read_cutoffs(rows: pa.Table, ks: Sequence[int | None]) -> Floats:
