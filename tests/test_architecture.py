@@ -316,7 +316,6 @@ LAZY_FILES = {
     "recbench_spark/ranking/kernels/devices.py": "loads triton, where there is a GPU",
     "recbench_spark/ranking/kernels/scorers.py": "loads torch, where scores are multiplied",
     "recbench_spark/models/networks/settings.py": "loads torch, when a device is chosen",
-    "recbench_spark/night/candidates.py": "loads Spark for tables that it alone reads",
     "recbench_spark/analyses/curves/batched.py": "loads numba, in tasks",
     "recbench_spark/night/split.py": "loads Spark for what it alone can read",
     "recbench_spark/splits/audit.py": "loads numba, in tasks",

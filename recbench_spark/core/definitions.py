@@ -111,7 +111,8 @@ class Definition(BaseModel):
     candidates_as_of: Literal["none", "first_seen", "availability"] = "none"
     """Candidates whatever the time, or those that existed when a row was tested: items seen in the log
     by then (first_seen), or available by `dataset.availability`. A user's rows at one time are one query,
-    and rows at other times another one."""
+    and rows at other times another one. Given candidates that did not exist are left out; drawn ones are
+    drawn among those that did, by user and moment."""
     first_seen_in: Literal["log", "train"] = "log"
     """Rows that make an item seen: all of the log up to the moment asked, with the asked row itself, which
     no model knew then (a check counts the truth that nothing else showed); those of training."""
@@ -304,11 +305,11 @@ def _check_moments(definition: Definition) -> None:
         if value != fields[axis].default and moments not in wanted:
             message = f"definition.{axis} is '{value}', and definition.candidates_as_of is '{moments}'"
             raise ConfigError(message, f"definition.candidates_as_of={' or '.join(wanted)}")
-    if moments != "none" and definition.candidates not in ("unseen", "all"):
+    if moments != "none" and definition.candidates == "rated":
         raise ConfigError(
             f"definition.candidates_as_of is '{moments}', and definition.candidates is "
             f"'{definition.candidates}'",
-            "definition.candidates=unseen or all: candidates of a moment are neither drawn nor given",
+            "definition.candidates=unseen, all, given, uniform or popularity: rated items are those asked",
         )
 
 

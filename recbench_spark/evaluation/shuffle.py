@@ -132,7 +132,7 @@ def list_sides(inputs: PassInputs, request: RankingRequest) -> list[Side]:
     sides = [Side(USERS_MEMBER, inputs.users, names)]
     if inputs.candidates is not None:
         rows, rule = inputs.candidates
-        sides.append(Side(CANDIDATES_MEMBER, rows, rule.columns))
+        sides += [] if rows is None else [Side(CANDIDATES_MEMBER, rows, rule.columns)]
     for number, one in enumerate(inputs.ranked):
         if isinstance(one, GivenRows):
             lists = one.key_lists(request)

@@ -116,7 +116,8 @@ def _list_single(benchmark: Benchmark, definition: Definition) -> list[str]:
         "dataset.events": dataset.query is not None and dataset.events is not None,
         f"reader {dataset.reader}": dataset.query is not None and not dataset.is_table,
         "evaluation.task rating": evaluation.task == "rating",
-        f"definition.candidates {definition.candidates}": definition.candidates in (*SAMPLED, "rated"),
+        f"definition.candidates {definition.candidates}": definition.candidates == "rated"
+        or (definition.candidates in SAMPLED and definition.candidates_as_of == "none"),
         "evaluation.exposure": evaluation.exposure is not None,
         "evaluation.learning_curve": evaluation.learning_curve is not None,
         "paradoxes": benchmark.paradoxes is not None,

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from recbench_spark.core.definitions import SAMPLED
 from recbench_spark.night.night import BenchmarkNight
 from recbench_spark.ranking.candidates import CandidateRule, Candidates
-from recbench_spark.ranking.negatives import draw_candidates
+from recbench_spark.ranking.negatives import draw_candidates, make_draw
 from recbench_spark.schemas import CANDIDATES
 from recbench_spark.storage.blocks import ChangedRows
 from recbench_spark.storage.commits import Addition
@@ -27,14 +27,15 @@ COLUMNS = tuple(name for name in CANDIDATES.names if name != "split_id")
 def select_candidates(night: BenchmarkNight) -> Candidates | None:
     """Return the candidates for each user; None for all items.
 
-    Drawn ones are stored: `list_missing_draws` comes first.
+    Drawn ones are stored: `list_missing_draws` comes first. Those of moments are drawn by each pass.
     """
-    mode, evaluation = night.definition.candidates, night.benchmark.evaluation
+    mode, draw = night.definition.candidates, night.benchmark.evaluation.draw
     if mode == "given":
-        from recbench_spark.night import given_candidates  # noqa: PLC0415
-
-        with_truth = not evaluation.candidates_path and night.benchmark.dataset.lists_negatives
-        return Candidates(given_candidates.read_candidates(night), CandidateRule(with_truth))
+        return night.user_candidates
+    if mode in SAMPLED and night.moments is not None:
+        items = night.data.known_items.rows, night.n_items
+        make = make_draw(*items, mode, draw, night.moments)
+        return Candidates(None, CandidateRule(False, mode, night.n_items, night.moments, make))
     if mode in SAMPLED:
         rule = CandidateRule(drawn=mode, n_items=night.n_items)
         return Candidates(_open_stored(night, _describe_draw(night)), rule)
@@ -46,7 +47,7 @@ def list_missing_draws(night: BenchmarkNight) -> list[Addition]:
 
     Tasks write their files now.
     """
-    if night.definition.candidates not in SAMPLED:
+    if night.definition.candidates not in SAMPLED or night.moments is not None:
         return []
     name = _describe_draw(night)
     stored = set().union(*_open_stored(night, name).each(["part"], _list_parts))

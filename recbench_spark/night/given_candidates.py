@@ -7,20 +7,21 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from recbench_spark.config import Benchmark
 from recbench_spark.errors import ConfigError
 from recbench_spark.models.adapters.external_models import check_known_ids
-from recbench_spark.night.night import BenchmarkNight
+from recbench_spark.models.adapters.model_adapter import SplitData
 from recbench_spark.ranking.known_items import KnownItems
 from recbench_spark.schemas import IDS
 from recbench_spark.sources.input_rows import check_input, open_input
 from recbench_spark.sources.readers.published import find_negatives
-from recbench_spark.storage.blocks import PieceRows, Rows, Side, Sides, deal_sides
+from recbench_spark.storage.blocks import Engine, PieceRows, Rows, Side, Sides, deal_sides
 from recbench_spark.storage.packed_blocks import unpack_blocks
 from recbench_spark.storage.scratch import keep_results
 from recbench_spark.storage.shared_arrays import bound_lists
 
 
-def read_candidates(night: BenchmarkNight) -> PieceRows:
+def read_candidates(users: Rows, data: SplitData, benchmark: Benchmark) -> PieceRows:
     """Read user_id and candidates.
 
     The rows come from a table, or from the negatives listed in the dataset's files. The rows are shuffled
@@ -30,25 +31,23 @@ def read_candidates(night: BenchmarkNight) -> PieceRows:
         ConfigError: the benchmark names no table, and the dataset lists none.
         DataError: no item is in the catalogue, or no user has truth.
     """
-    engine = night.store.engine
-    rows = check_input(open_input(engine, _find_table(night), IDS, "candidates"), {}, "candidates")
-    known: dict[str, tuple[Rows, str]] = {
-        "user_id": (night.select_users(), "truth"),
-        "item_id": (night.data.open_items(), "catalogue"),
-    }
+    engine = data.store.engine
+    table = _find_table(benchmark, engine)
+    rows = check_input(open_input(engine, table, IDS, "candidates"), {}, "candidates")
+    known = {"user_id": (users, "truth"), "item_id": (data.open_items(), "catalogue")}
     for name, (others, what) in known.items():
-        check_known_ids(night.data, rows, name, others, ("candidates", what))
+        check_known_ids(data, rows, name, others, ("candidates", what))
     dealt = deal_sides(engine, [Side(0, rows.rows, IDS)], engine.count_tasks(rows.n))
-    group = partial(_group_candidates, known=night.data.known_items)
-    return keep_results(night.store.scratch, dealt.then(group, ("user_id", "candidates")), engine)
+    group = partial(_group_candidates, known=data.known_items)
+    return keep_results(data.store.scratch, dealt.then(group, ("user_id", "candidates")), engine)
 
 
-def _find_table(night: BenchmarkNight) -> object:
-    path, dataset = night.benchmark.evaluation.candidates_path, night.benchmark.dataset
+def _find_table(benchmark: Benchmark, engine: Engine) -> object:
+    path, dataset = benchmark.evaluation.candidates_path, benchmark.dataset
     if path:
         return path
     if dataset.lists_negatives:
-        return find_negatives(str(dataset.path), night.store.engine).open(night.store.engine)
+        return find_negatives(str(dataset.path), engine).open(engine)
     raise ConfigError(
         "definition.candidates is 'given' and evaluation.candidates_path is missing",
         "give a table of user_id, item_id",

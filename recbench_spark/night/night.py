@@ -48,12 +48,14 @@ from recbench_spark.night.measure_checks import describe_curve, make_metric_plan
 from recbench_spark.night.run_keys import evaluation_paths, hash_run_key, list_switched_models
 from recbench_spark.night.split import current_split_id, identify_split
 from recbench_spark.night.standalone_runs import STAMP_FORMAT
+from recbench_spark.ranking.candidates import CandidateRule, Candidates
 from recbench_spark.ranking.known_items import share_rows
 from recbench_spark.ranking.moment_counts import (
     COUNTED,
     Counts,
     add_counts,
     count_questions,
+    join_given,
     refuse_left_out,
 )
 from recbench_spark.ranking.moments import LABELLED, ItemMoments, share_availability
@@ -74,7 +76,7 @@ from recbench_spark.splits.manifests import check_suspects
 from recbench_spark.splits.popularity import count_items, find_head
 from recbench_spark.splits.windows import list_age_facts
 from recbench_spark.storage.arrow_store import require_session
-from recbench_spark.storage.blocks import ChangedRows, count_table_rows
+from recbench_spark.storage.blocks import ChangedRows, Side, count_table_rows, deal_sides
 from recbench_spark.storage.delta_files import Filters
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.packed_blocks import Change
@@ -192,9 +194,27 @@ class BenchmarkNight:
         kept = replace(self.moments, unavailable="keep")
         select = self._select_at(kept)
         rows = map_user_blocks(self.store, self.split_id, select, MOMENT_USERS.names)
-        masks = self.definition.candidates == "unseen"
-        counts = rows.each(COUNTED, partial(count_questions, moments=kept, masks=masks))
-        return add_counts(chain.from_iterable(counts))
+        masks = self.definition.candidates not in ("all", "given")
+        count = partial(count_questions, moments=kept, masks=masks)
+        given, engine = self.user_candidates, self.store.engine
+        if given is None or given.rows is None:
+            return add_counts(chain.from_iterable(rows.each(COUNTED, count)))
+        sides = [Side(0, rows, (*COUNTED, "user_id")), Side(1, given.rows, given.rule.columns)]
+        dealt = deal_sides(engine, sides, engine.count_tasks(0))
+        joined = dealt.then(partial(join_given, rule=given.rule), (*COUNTED, "candidates"))
+        return add_counts(chain.from_iterable(joined.each(count)))
+
+    @cached_property
+    def user_candidates(self) -> Candidates | None:
+        """Candidates given for each user, where the definition asks; they are read once."""
+        if self.definition.candidates != "given":
+            return None
+        from recbench_spark.night.given_candidates import read_candidates  # noqa: PLC0415
+
+        benchmark = self.benchmark
+        rows = read_candidates(self.select_users(), self.data, benchmark)
+        with_truth = not benchmark.evaluation.candidates_path and benchmark.dataset.lists_negatives
+        return Candidates(rows, CandidateRule(with_truth, moments=self.moments))
 
     @cached_property
     def exposure(self) -> ExposureContext | None:

@@ -12,7 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.core.arrays import Ints
+from recbench_spark.ranking.kernels.moments import count_candidates, mark_available
+from recbench_spark.ranking.kernels.positives import ItemLists, make_positives
+from recbench_spark.ranking.moments import ItemMoments
 from recbench_spark.storage.blocks import Rows
+from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.shared_arrays import bound_lists, flatten_lists
 
 
@@ -23,11 +27,15 @@ class CandidateRule(NamedTuple):
         with_truth: truth items are candidates too, even if the rows do not list them.
         drawn: how items are drawn, one of SAMPLED; None: given rows.
         n_items: catalogue size, for draws.
+        moments: users have moments, and items that did not exist then are no candidates.
+        draw: draws each row's items where no rows have them.
     """
 
     with_truth: bool = False
     drawn: str | None = None
     n_items: int = 0
+    moments: ItemMoments | None = None
+    draw: Change | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -40,11 +48,11 @@ class Candidates(NamedTuple):
 
     Attributes:
         rows: user_id, candidates (item indices); for draws user_id, part, items from
-            `negatives.draw_candidates`.
+            `negatives.draw_candidates`. None: tasks draw them.
         rule: what these rows are.
     """
 
-    rows: Rows
+    rows: Rows | None
     rule: CandidateRule
 
 
@@ -63,6 +71,10 @@ def add_candidates(users: pa.Table, rows: pa.Table | None, rule: CandidateRule) 
     if rows is not None:
         place_n = pc.index_in(_key_users(users, rule), _key_users(rows, rule))
         lists = rows.column(rule.columns[-1]).cast(kind).take(place_n).combine_chunks()
+    elif rule.draw is not None:
+        lists = rule.draw(users).column("items").combine_chunks()
+    if rule.moments is not None and rule.draw is None:
+        lists = _keep_available(lists, users, rule.moments)
     if rule.drawn is None and not rule.with_truth:
         return users.append_column("candidates", lists)
     added = _remove_items(lists, truth) if rule.drawn is None else lists
@@ -70,9 +82,26 @@ def add_candidates(users: pa.Table, rows: pa.Table | None, rule: CandidateRule) 
     # A correction for popularity draws would need the popularity at every rank.
     if rule.drawn != "uniform":
         return users
-    known = _count_distinct(_join_lists(truth, users.column("masked")))
+    pool_n = _count_pool(users, _join_lists(truth, users.column("masked")), rule)
     users = users.append_column("drawn", pc.list_value_length(lists))
-    return users.append_column("pool", pa.array(rule.n_items - known, pa.int64()))
+    return users.append_column("pool", pa.array(pool_n, pa.int64()))
+
+
+def _keep_available(lists: pa.Array, users: pa.Table, moments: ItemMoments) -> pa.ListArray:
+    """Remove items that did not exist at their user's moment."""
+    opened, (row_e, item_e) = moments.open(), _number_pairs(lists)
+    is_kept = mark_available(opened.periods, item_e, opened.at(users).moment_u[row_e])
+    return _make_lists(row_e[is_kept], item_e[is_kept], len(lists), pc.is_null(lists))
+
+
+def _count_pool(users: pa.Table, known: pa.ListArray, rule: CandidateRule) -> Ints:
+    """Count the items from which each row's are drawn, (n,)."""
+    if rule.moments is None:
+        return rule.n_items - _count_distinct(known)
+    scored_i, (offsets, items) = np.ones(rule.n_items, np.bool_), flatten_lists(known)
+    masked = ItemLists(offsets, items.astype(np.int64))
+    plan = make_positives(scored_i, ItemLists.empty(masked.users), masked)
+    return count_candidates(scored_i, rule.moments.open().at(users), plan)
 
 
 def _key_users(rows: pa.Table, rule: CandidateRule) -> pa.Array:

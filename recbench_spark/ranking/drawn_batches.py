@@ -9,13 +9,19 @@ import pyarrow as pa
 
 from recbench_spark.config import CandidateDraw
 from recbench_spark.core.arrays import Ints
+from recbench_spark.core.hashing import hash_longs
 from recbench_spark.ranking.batches import read_item_lists
+from recbench_spark.ranking.kernels.moments import NO_MOMENTS
 from recbench_spark.ranking.kernels.negatives import draw
 from recbench_spark.ranking.kernels.positives import ItemLists
+from recbench_spark.ranking.moments import ItemMoments
 
 
 def draw_batches(
-    running_i: Ints, settings: CandidateDraw, batches: Iterator[pa.RecordBatch]
+    running_i: Ints,
+    settings: CandidateDraw,
+    batches: Iterator[pa.RecordBatch],
+    moments: ItemMoments | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Draw items for each user.
 
@@ -23,6 +29,7 @@ def draw_batches(
         running_i: (i + 1,) running sum of the item weights, from 0.
         settings: how many items per user or per held-out item, and the seed.
         batches: users, rows as in `USERS`.
+        moments: users have moments: they draw among items that existed then, each moment by itself.
 
     Yields:
         user_id, part, items.
@@ -32,8 +39,11 @@ def draw_batches(
         counts = np.diff(truth.offsets_u)
         n_draws = settings.n * (counts if settings.per == "positive" else np.ones_like(counts))
         excluded = _join_lists(truth, read_item_lists(batch, "masked"))
-        keys = batch.column("user_key").to_numpy()
-        yield _to_batch(batch, draw(keys, excluded, n_draws, running_i, settings.seed))
+        keys, as_of = batch.column("user_key").to_numpy(), NO_MOMENTS
+        if moments is not None:
+            as_of = moments.open().at(batch)
+            keys = hash_longs(as_of.moment_u, keys.view(np.uint64)).view(np.int64)
+        yield _to_batch(batch, draw(keys, excluded, n_draws, running_i, settings.seed, as_of=as_of))
 
 
 def _join_lists(one: ItemLists, other: ItemLists) -> ItemLists:

@@ -112,7 +112,7 @@ class OpenMoments(NamedTuple):
         """Times at which items are candidates."""
         return self.every.periods
 
-    def at(self, users: pa.RecordBatch) -> UserMoments:
+    def at(self, users: pa.RecordBatch | pa.Table) -> UserMoments:
         """Return users' moments; without truth, they are at the end."""
         return self.every._replace(moment_u=users.column(AS_OF).fill_null(ALWAYS - 1).to_numpy())
 

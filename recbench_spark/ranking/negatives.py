@@ -11,8 +11,10 @@ import pyarrow.dataset as ds
 
 from recbench_spark.config import CandidateDraw, digest
 from recbench_spark.ranking.drawn_batches import draw_batches
+from recbench_spark.ranking.moments import ItemMoments
 from recbench_spark.storage import shared_arrays
 from recbench_spark.storage.blocks import ChangedRows, Rows
+from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.shared_arrays import SharedRows
 
 DRAWN = pa.schema({"user_id": pa.string(), "part": pa.string(), "items": pa.list_(pa.int32())})
@@ -35,16 +37,39 @@ def draw_candidates(
     Returns:
         user_id, part, items (item indices in the order drawn).
     """
-    weights = SharedRows(digest(catalogue.key, mode, length=32), catalogue.files)
-    draw = partial(_draw_table, weights=weights, n_items=n_items, mode=mode, settings=settings)
+    draw = make_draw(catalogue, n_items, mode, settings)
     return ChangedRows(users, ("user_id", "part", "user_key", "items", "masked"), draw, tuple(DRAWN.names))
 
 
+def make_draw(
+    catalogue: SharedRows,
+    n_items: int,
+    mode: str,
+    settings: CandidateDraw,
+    moments: ItemMoments | None = None,
+) -> Change:
+    """Return a task's function from its users to their items (DRAWN), as `draw_candidates` draws them.
+
+    `moments`: each row draws among the items of its moment.
+    """
+    weights = SharedRows(digest(catalogue.key, mode, length=32), catalogue.files)
+    return partial(
+        _draw_table, weights=weights, n_items=n_items, mode=mode, settings=settings, moments=moments
+    )
+
+
 def _draw_table(
-    users: pa.Table, weights: SharedRows, n_items: int, mode: str, settings: CandidateDraw
+    users: pa.Table,
+    weights: SharedRows,
+    n_items: int,
+    mode: str,
+    settings: CandidateDraw,
+    *,
+    moments: ItemMoments | None,
 ) -> pa.Table:
     arrays = weights.arrays(partial(_save_running_sum, n_items=n_items, mode=mode))
-    return pa.Table.from_batches(draw_batches(arrays["running"], settings, iter(users.to_batches())), DRAWN)
+    batches = draw_batches(arrays["running"], settings, iter(users.to_batches()), moments)
+    return pa.Table.from_batches(batches, DRAWN)
 
 
 def _save_running_sum(rows: ds.Dataset, folder: Path, n_items: int, mode: str) -> None:

@@ -14,13 +14,22 @@ from recbench_spark.core.arrays import Ints
 from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.core.hashing import mix, stream
 from recbench_spark.errors import ConfigError
+from recbench_spark.ranking.kernels.moments import NO_MOMENTS, UserMoments, is_available
 from recbench_spark.ranking.kernels.positives import ItemLists
 
 ROUNDS = 32
 """Draws per wanted item before a user's remaining items are taken in hash order."""
 
 
-def draw(keys_u: Ints, known: ItemLists, wanted_u: Ints, cumulative_i: Ints, seed: int) -> ItemLists:
+def draw(
+    keys_u: Ints,
+    known: ItemLists,
+    wanted_u: Ints,
+    cumulative_i: Ints,
+    seed: int,
+    *,
+    as_of: UserMoments = NO_MOMENTS,
+) -> ItemLists:
     """Draw items for each user, in draw order.
 
     A user gets fewer if fewer items are left.
@@ -32,6 +41,7 @@ def draw(keys_u: Ints, known: ItemLists, wanted_u: Ints, cumulative_i: Ints, see
         cumulative_i: int64 (i + 1,), running sum of the items' weights from 0: ones for uniform draws,
             training counts for draws by popularity. Items with weight 0 are never drawn.
         seed: the hash seed; another seed gives other items.
+        as_of: users' moments: only items that are candidates then are drawn.
 
     Raises:
         ConfigError: no item has any weight.
@@ -49,6 +59,7 @@ def draw(keys_u: Ints, known: ItemLists, wanted_u: Ints, cumulative_i: Ints, see
         cumulative_i,
         np.uint64(seed % 2**64),
         items,
+        as_of,
     )
     return _without_gaps(offsets, items)
 
@@ -68,6 +79,7 @@ def _fill(
     cumulative_i: Ints,
     seed: np.uint64,
     items: Ints,
+    as_of: UserMoments,
 ) -> None:
     n_items = len(cumulative_i) - 1
     total = np.uint64(cumulative_i[n_items])
@@ -82,11 +94,19 @@ def _fill(
             if at == stop:
                 break
             item = _item_at(cumulative_i, np.int64(mix(start + np.uint64(n)) % total))
-            if taken_i[item] != u:
+            if taken_i[item] != u and _is_there(as_of, u, item):
                 taken_i[item] = u
                 items[at] = item
                 at += 1
+        if at < stop and len(as_of.moment_u):
+            for i in range(n_items):
+                taken_i[i] = taken_i[i] if _is_there(as_of, u, i) else u
         _take_rest(taken_i, u, start, cumulative_i, items[at:stop])
+
+
+@compile_kernel
+def _is_there(as_of: UserMoments, u: int, item: int) -> bool:
+    return len(as_of.moment_u) == 0 or is_available(as_of.periods, item, as_of.moment_u[u])
 
 
 @compile_kernel

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from recbench_spark.errors import ConfigError
+from recbench_spark.ranking.kernels.moments import Periods, place_moments
 from recbench_spark.ranking.kernels.negatives import draw
 from recbench_spark.ranking.kernels.positives import ItemLists
 
@@ -62,3 +63,17 @@ def test_batches_change_nothing_and_seeds_do() -> None:
 def test_nothing_to_draw_from() -> None:
     with pytest.raises(ConfigError, match="no item"):
         draw(KEYS, KNOWN, np.full(USERS, 1), np.zeros(ITEMS + 1, np.int64), seed=1)
+
+
+def test_only_items_of_the_moment_are_drawn() -> None:
+    """Item n is there from n to n + 20; where fewer are free than wanted, all of them are drawn."""
+    begin = np.arange(ITEMS)
+    as_of = place_moments(np.arange(USERS) % 50, Periods(np.arange(ITEMS + 1), begin, begin + 20))
+    drawn = rows(draw(KEYS, KNOWN, np.full(USERS, 10), UNIFORM, seed=5, as_of=as_of))
+    for moment, items in zip(as_of.moment_u, drawn, strict=True):
+        free = {item for item in range(ITEMS) if item <= moment < item + 20} - {1, 2, 3}
+        assert len(items) == len(set(items)) == min(10, len(free))
+        assert set(items) <= free
+    every = place_moments(np.zeros(USERS, int), Periods(np.arange(ITEMS + 1), 0 * begin, begin + 1))
+    without = rows(draw(KEYS, KNOWN, np.full(USERS, 10), UNIFORM, seed=5))
+    assert rows(draw(KEYS, KNOWN, np.full(USERS, 10), UNIFORM, seed=5, as_of=every)) == without
