@@ -160,12 +160,13 @@ def _user_estimates(
 ) -> Floats:
     """Estimate users' values, (u, c), by their draws' tables.
 
-    Users whom the definition leaves out, or gives an empty list's value, keep their raw values.
+    Users whom the definition leaves out, or gives an empty list's value, keep their raw values; so do those
+    without negatives to draw.
     """
     ks = tuple(plan.columns(metric))
     values, rank_p, offsets = _sample_ranks(selection, metric, plan)
     estimable = ~np.isnan(values[:, 0]) & (np.diff(offsets) > 0) & (selection.rankings.length > 0)
-    for draw in sorted(set(draws)):
+    for draw in sorted({draw for draw in draws if draw[1] > 0}):
         table = _estimate_table(estimator, metric, ks, draw, plan.definition)
         users = estimable & np.array([other == draw for other in draws])
         # Other users' ranks can exceed this table; their values are not used.
