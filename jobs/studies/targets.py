@@ -54,8 +54,8 @@ LEGEND = """
         --rules none,first_seen,in_train --page docs/measured/targets.md
 
 A cell has a model's rank by NDCG@10, then its value (the best model) or the 95 % interval of its difference
-from the best model. Users have rows before the cut and after it. A pair turns round if its interval is
-above 0 in one cell of a log, and below 0 in another."""
+from the best model. Rules with equal cells share a row. Users have rows before the cut and after it. A pair
+turns round if its interval is above 0 in one row of a log, and below 0 in another."""
 
 BLOCK = re.compile(r"<!-- written by jobs/studies/targets\.py -->.*?<!-- end -->", re.DOTALL)
 
@@ -73,23 +73,22 @@ def parser() -> cli.Parser:
 def main(args: argparse.Namespace) -> int:
     """Run a night for each log, rule and choice of targets; print ranks."""
     store, failed = ArrowStore(str(args.folder)), dict[str, str]()
-    lines = [f"| candidates, model | {' | '.join(TARGETS)} |", f"|---|{'---|' * len(TARGETS)}"]
+    lines = [f"| targets: candidates | {' | '.join(MODELS)} |", f"|---|{'---|' * len(MODELS)}"]
     for path in map(Path, cli.parse_names(args.logs, "--logs")):
         log = args.folder / f"{path.parent.name}.parquet"
         start, users = write_log(path, log)
-        table, columns = [], []
-        for rule in cli.parse_names(args.rules, "--rules"):
-            nights = [make_benchmark(log, start, rule, targets) for targets in TARGETS]
-            for night in nights:
+        table, columns = list[str](), list[Differences]()
+        for targets in TARGETS:
+            rules_of = defaultdict[str, list[str]](list)
+            for rule in cli.parse_names(args.rules, "--rules"):
+                night = make_benchmark(log, start, rule, targets)
                 failed.update(run_night(store, night, DAY, Journal()).failed)
-            differences = [read_differences(store, night.name) for night in nights]
-            cells = [list_cells(rows) for rows in differences]
-            table += [
-                f"| {rule}, {model} | {' | '.join(one[model] for one in cells)} |" for model in MODELS
-            ]
-            columns += differences
+                columns.append(read_differences(store, night.name))
+                cells = list_cells(columns[-1])
+                rules_of[" | ".join(cells[model] for model in MODELS)].append(rule)
+            table += [f"| {targets}: {', '.join(rules)} | {cells} |" for cells, rules in rules_of.items()]
         turns = f"{count_turns(columns)} pairs turn round"
-        lines += [f"| **{log.stem}**: {users} users, {turns} |{' |' * len(TARGETS)}", *table]
+        lines += [f"| **{log.stem}**: {users} users, {turns} |{' |' * len(MODELS)}", *table]
     print(page := "\n".join(lines))
     if args.page:
         block = f"<!-- written by jobs/studies/targets.py -->\n{LEGEND}\n\n{page}\n\n<!-- end -->"
