@@ -94,8 +94,7 @@ def describe_self_test(tested: SelfTest) -> Sequence[str]:
     for one in tested.misses:
         rule = one.rule or "no rule on a fact or a metric of this night"
         lines += ["", f"{UNSEEN}: {one.fault.name}, {one.fault.sentence}; this would see it:", f"  {rule}"]
-    rang = [one for one in tested.honest if one.by in ("gate", "regression", "rise")]
-    if rang:
+    if tested.honest:
         lines += ["", "rang in the honest night as well, so they prove nothing here:"]
-        lines += [f"  {one.sentence}" for one in rang]
+        lines += [f"  {one.sentence}" for one in tested.honest]
     return [*lines, *(f"note: {note}" for note in tested.notes)]

@@ -107,7 +107,9 @@ def _comparison_rows(night: BenchmarkNight, plan: ComparisonPlan, name: str) -> 
     """Compare the runs, and add columns that identify the comparison."""
     run_ids = list_owners(plan.runs, plan.numbers)
     user_metrics, tasks = open_runs(night.store, USER_METRICS, run_ids)
-    rows = compare(user_metrics, plan, sum_looks(list_earlier_looks(night, plan)), tasks)
+    pairs = any(group.kind == "pair" for group in plan.groups)
+    looks = list_earlier_looks(night, plan) if pairs else ()
+    rows = compare(user_metrics, plan, sum_looks(looks), tasks)
     facts = {
         "comparison_id": name,
         "suite": night.benchmark.name,

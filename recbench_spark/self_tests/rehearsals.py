@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from recbench_spark.analyses.comparisons.differences import ComparisonPlan
-from recbench_spark.config import Benchmark
+from recbench_spark.config import Benchmark, ModelConfig
 from recbench_spark.core.checks import Check
 from recbench_spark.core.inputs import pin_inputs
 from recbench_spark.errors import RecbenchError
@@ -33,6 +33,7 @@ from recbench_spark.night.run_night import run_models
 from recbench_spark.night.split import prepare_split
 from recbench_spark.night.verdicts import describe_verdict, read_verdicts
 from recbench_spark.query.answers import make_query_runner
+from recbench_spark.reports.advice import BY_NATURE
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import CHECKS, METRICS
 from recbench_spark.storage.arrow_store import ArrowStore
@@ -74,13 +75,31 @@ class Rehearsed:
 
     def rang(self, honest: Sequence[Alarm]) -> tuple[Alarm, ...]:
         """Return the alarms that an honest night does not have."""
-        known = {alarm.key for alarm in honest}
-        return tuple(alarm for alarm in self.alarms if alarm.key not in known)
+        return select_new(self.alarms, honest)
+
+
+def select_new(alarms: Sequence[Alarm], known: Sequence[Alarm]) -> tuple[Alarm, ...]:
+    """Return the alarms about what the known ones are not about."""
+    keys = {alarm.key for alarm in known}
+    return tuple(alarm for alarm in alarms if alarm.key not in keys)
+
+
+@dataclass(frozen=True)
+class Honest:
+    """What faulty nights take from the honest one.
+
+    Attributes:
+        alarms: what rang then.
+        best: name of the best model, which is evaluated first.
+    """
+
+    alarms: tuple[Alarm, ...]
+    best: str
 
 
 @pin_inputs()
 def rehearse(
-    store: ArrowStore, benchmark: Benchmark, day: date, *, known: Sequence[Alarm] | None = None
+    store: ArrowStore, benchmark: Benchmark, day: date, *, honest: Honest | None = None
 ) -> Rehearsed:
     """Run a night in a scratch warehouse, without its report.
 
@@ -88,37 +107,30 @@ def rehearse(
         store: the warehouse.
         benchmark: the file.
         day: the night.
-        known: alarms of the honest night; the night ends with the first other one. None: it runs to its
-            end.
+        honest: the honest night; a faulty one ends where something rings that did not ring then. None: the
+            night runs to its end.
     """
     alarms: list[Alarm] = []
+    night = None
     try:
         night = open_night(store, benchmark, day)
         check_ranking(night.benchmark)
-    except RecbenchError as error:
-        return Rehearsed((Alarm("refused", "refused", error.message),))
-    try:
-        return _rehearse(night, alarms, known)
+        for _ in _run_steps(night, alarms, honest):
+            if honest is not None and select_new(alarms, honest.alarms):
+                break
     except RecbenchError as error:
         alarms.append(Alarm("refused", "refused", error.message))
-        return Rehearsed(tuple(alarms), _read_facts(night), {}, night)
-
-
-def _rehearse(night: BenchmarkNight, alarms: list[Alarm], known: Sequence[Alarm] | None) -> Rehearsed:
+    if night is None:
+        return Rehearsed(tuple(alarms))
     metrics: Numbers = {}
-    for _ in _run_steps(night, alarms):
-        said = Rehearsed(tuple(alarms), _read_facts(night), metrics, night)
-        if known is not None and said.rang(known):
-            break
-    if night.store.exists(METRICS.name):
+    if store.exists(METRICS.name):
         metrics = _read_metrics(night, {row["run_id"]: model for model, row in _find_runs(night).items()})
     return Rehearsed(tuple(alarms), _read_facts(night), metrics, night)
 
 
-def _run_steps(night: BenchmarkNight, alarms: list[Alarm]) -> Iterator[None]:
+def _run_steps(night: BenchmarkNight, alarms: list[Alarm], honest: Honest | None) -> Iterator[None]:
     """Run a night step by step, and note what each says."""
-    store, benchmark, journal = night.store, night.benchmark, Journal(io.StringIO())
-    prepare_split(store, benchmark, night.split_id, journal, night.logical_date)
+    prepare_split(night.store, night.benchmark, night.split_id, Journal(io.StringIO()), night.logical_date)
     require_truth(night)
     if night.curves is not None:
         night.curves.require_users()
@@ -126,20 +138,30 @@ def _run_steps(night: BenchmarkNight, alarms: list[Alarm]) -> Iterator[None]:
     yield
     attempts = count_attempts(night)
     todo = list_missing_models(night, attempts)
-    run_ids, failed, _ = run_models(night, todo, attempts, journal)
-    alarms += [
-        Alarm("refused", f"{model}: refused", f"{model}: {failed[model]}") for model in sorted(failed)
-    ]
+    first = [model for model in todo if honest and model.name == honest.best]
+    for models in (first, [model for model in todo if model not in first]):
+        if models:
+            yield from _run_models(night, models, attempts, alarms)
+
+
+def _run_models(
+    night: BenchmarkNight, models: Sequence[ModelConfig], attempts: Mapping[str, int], alarms: list[Alarm]
+) -> Iterator[None]:
+    """Evaluate some models and compare them with the night before, step by step."""
+    journal = Journal(io.StringIO())
+    run_ids, failed, _ = run_models(night, models, attempts, journal)
+    for model, message in sorted(failed.items()):
+        alarms.append(Alarm("refused", f"{model}: refused", f"{model}: {message}"))
     alarms += read_checks(night, run_ids)
     yield
-    narrow = partial(narrow_plan, models={model.name for model in todo})
+    narrow = partial(narrow_plan, models={model.name for model in models})
     compared = compare_night(night, journal, narrow)
-    commit(store, *compared.additions)
+    commit(night.store, *compared.additions)
     for text in describe_regressions(night, compared.comparison_id):
         alarms.append(Alarm("regression", f"{text.partition(' is ')[0]} fell", text))
     yield
     tonight = [row["run_id"] for row in _find_runs(night).values()]
-    for verdict in read_verdicts(make_query_runner(store), benchmark, tonight):
+    for verdict in read_verdicts(make_query_runner(night.store), night.benchmark, tonight):
         if verdict.verdict == "too good":
             key = f"{verdict.model}: {verdict.metric}@{verdict.k} of {verdict.part} rose"
             alarms.append(Alarm("rise", key, describe_verdict(verdict)))
@@ -168,13 +190,18 @@ def _find_runs(night: BenchmarkNight) -> Mapping[str, Mapping[str, Any]]:
 
 
 def read_checks(night: BenchmarkNight, run_ids: Mapping[str, str]) -> list[Alarm]:
-    """Return the failed checks of some runs, by model."""
+    """Return the failed checks of some runs, by model, without those that its kind cannot pass."""
     models = {run_id: model for model, run_id in run_ids.items()}
+    kinds = {model.name: str(model.kind) for model in night.benchmark.models}
     rows = night.store.rows(CHECKS, [("run_id", "in", sorted(models)), ("passed", "=", False)])
     rows.sort(key=lambda row: (models[row["run_id"]], row["check"]))
     names = ("check", "observed", "threshold", "severity", "detail")
     checks = [(models[row["run_id"]], Check(*(row[name] for name in names))) for row in rows]
-    return [_describe_check("check", f"{model}: ", check) for model, check in checks]
+    return [
+        _describe_check("check", f"{model}: ", check)
+        for model, check in checks
+        if not any(name in check.check and kinds[model] in some for name, some in BY_NATURE.items())
+    ]
 
 
 def _describe_check(by: str, model: str, check: Check) -> Alarm:

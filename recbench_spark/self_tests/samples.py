@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from recbench_spark.config import (
     Benchmark,
+    Comparisons,
     Dataset,
     EmbeddingsModel,
     ListsModel,
@@ -66,6 +67,9 @@ Tables = Mapping[str, pd.DataFrame]
 FEWEST_USERS = 100
 """Users below which a self-test says that it may see little."""
 
+REPLICATES = 200
+"""Most resamplings for the interval of a difference, of which `certain` rules ask only whether it has 0."""
+
 LEAST_LEFT = 0.5
 """Least share of the rows without the last day; with fewer, both nights have one log."""
 
@@ -81,7 +85,7 @@ class Sample:
         tables: rows of the logs (user_id, item_id, rating, event_time, part, further columns), and of what
             models deliver.
         users: users drawn.
-        left_out: models without a place in a sample.
+        left_out: models without a place in a sample, or without their files.
         older: tables of models as they were delivered for the night before, where they differ.
         facts: the manifest of the team's night: (part, fact) -> value.
     """
@@ -108,7 +112,9 @@ def draw(ids: Iterable[str], seed: int, purpose: str = "") -> Floats:
     return place_hashes(hash_rows(rows, seed))
 
 
-def draw_sample(store: FileTables, benchmark: Benchmark, day: date, n: int) -> Sample:
+def draw_sample(
+    store: FileTables, benchmark: Benchmark, day: date, n: int, *, seed: int | None = None
+) -> Sample:
     """Read a sample of a finished night; nothing is written.
 
     Args:
@@ -116,48 +122,48 @@ def draw_sample(store: FileTables, benchmark: Benchmark, day: date, n: int) -> S
         benchmark: the file, with its placeholders.
         day: the night.
         n: most users.
+        seed: seed of the draw; None: the split's.
 
     Raises:
         DataError: the night's split is not there, or no user of it is tested.
     """
     filled, before = (fill_placeholders(benchmark, one) for one in (day, day - timedelta(days=1)))
     split_id = current_split_id(store.rows, hash_split(choose_identity(store), filled)[0])
-    kept = draw_users(store, filled, split_id, n)
+    users = sorted(list_users(store, filled, split_id))
+    hash_u = draw(users, filled.split.seed if seed is None else seed, "self-test")
+    kept = frozenset(users[place] for place in np.argsort(hash_u, kind="stable")[:n])
     log = read_log(store, filled.dataset, kept)
     zone = filled.dataset.zone
     day = day if grows(benchmark) else find_last_day(log, zone) or day
     tables = {LOG: log, BEFORE: cut_last_day(log, day, zone)}
     items = frozenset(log.item_id)
     models = [model for model in filled.models if not isinstance(model, LEFT_OUT)]
+    out = [model.name for model in filled.models if isinstance(model, LEFT_OUT)]
     for model in models:
-        tables |= read_delivered(store, model, kept, items)
+        if all(Path(path).exists() or "://" in path for path in list_paths(model).values()):
+            tables |= read_delivered(store, model, kept, items)
+        else:
+            out.append(model.name)
     older: dict[str, pd.DataFrame] = {}
     earlier = {model.name: model for model in before.models}
     for model in models:
         then = earlier[model.name]
         if then != model and all(Path(path).exists() for path in list_paths(then).values()):
             older |= read_delivered(store, then, kept, items)
-    out = tuple(model.name for model in filled.models if isinstance(model, LEFT_OUT))
     manifest = store.rows(MANIFESTS, [("split_id", "=", split_id)])
     facts = {(row["part"], row["fact"]): row["value"] for row in manifest if row["value"] is not None}
-    return Sample(filled, before, day, tables, len(kept), out, older, facts)
+    return Sample(filled, before, day, tables, len(kept), tuple(out), older, facts)
 
 
-def draw_users(store: FileTables, benchmark: Benchmark, split_id: str, n: int) -> frozenset[str]:
-    """Return the users of the evaluated parts with the smallest hashes, at most n.
-
-    Raises:
-        DataError: there are none.
-    """
+def list_users(store: FileTables, benchmark: Benchmark, split_id: str) -> set[str]:
+    """Return the users of the evaluated parts. Raises DataError where there are none."""
     find = partial(_find_users, parts=benchmark.evaluation.parts)
     rows = store.open_rows(SPLITS, "split_id", [split_id]) if store.exists(SPLITS.name) else None
-    kept_rows = set().union(*rows.each(["user_id", "part"], find)) if rows else set()
-    if not kept_rows:
+    users: set[str] = set().union(*rows.each(["user_id", "part"], find)) if rows else set()
+    if not users:
         message = f"the split {split_id} has no tested user: there is no such night in {store.root}"
         raise DataError(message, "recbench nightly first, with the same file and day")
-    users = sorted(kept_rows)
-    order = np.argsort(draw(users, benchmark.split.seed, "self-test"), kind="stable")
-    return frozenset(users[place] for place in order[:n])
+    return users
 
 
 def _find_users(tables: Iterable[pa.Table], parts: tuple[str, ...]) -> set[str]:
@@ -288,14 +294,22 @@ def point_at(sample: Sample, places: Mapping[str, str], *, before: bool = False)
     benchmark = sample.before if before else sample.benchmark
     models = []
     for model in benchmark.models:
-        if isinstance(model, LEFT_OUT):
+        if model.name in sample.left_out:
             continue
         changed = {name: places[f"{model.name}.{name}"] for name in list_paths(model)}
         update: dict[str, Any] = {**changed, "columns": {}} if changed else {}
         models.append(model.model_copy(update=update))
     dataset = place_log(benchmark.dataset, sample, places[BEFORE if before else LOG])
-    evaluation = benchmark.evaluation.model_copy(update={"multiverse": False})
-    parts = {"dataset": dataset, "models": tuple(models), "evaluation": evaluation}
+    no_intervals = benchmark.evaluation.bootstrap.model_copy(update={"replicates": 0})
+    changes = {"multiverse": False, "bootstrap": no_intervals}
+    compared = benchmark.comparisons or Comparisons()
+    fewer = {"replicates": min(compared.replicates, REPLICATES)}
+    parts = {
+        "dataset": dataset,
+        "models": tuple(models),
+        "evaluation": benchmark.evaluation.model_copy(update=changes),
+        "comparisons": compared.model_copy(update=fewer),
+    }
     return benchmark.model_copy(update={**parts, "paradoxes": None, "restated": None})
 
 

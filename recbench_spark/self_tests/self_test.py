@@ -26,7 +26,7 @@ from recbench_spark.night.measure_checks import parse_headline
 from recbench_spark.reports.phrases import format_decimals
 from recbench_spark.schemas import SELF_TESTS, SPLITS
 from recbench_spark.self_tests.faults import FAULTS, Fault, NotHereError, SampleFacts, describe_change
-from recbench_spark.self_tests.rehearsals import Alarm, Numbers, Rehearsed, copy_warehouse, rehearse
+from recbench_spark.self_tests.rehearsals import Alarm, Honest, Numbers, Rehearsed, copy_warehouse, rehearse
 from recbench_spark.self_tests.samples import (
     BEFORE,
     FEWEST_USERS,
@@ -80,7 +80,7 @@ class SelfTest:
 
     Attributes:
         sample: the sample.
-        honest: what rang in the honest night.
+        honest: what rang in the honest night, and not in the one before.
         findings: one for each fault.
         notes: what a reader should know of the sample.
     """
@@ -151,13 +151,14 @@ def probe_sample(
     begin = _require_whole(rehearse(store, first, sample.day - timedelta(days=1)))
     sample = replace(sample, benchmark=fit_gates(sample, begin))
     honest = _require_whole(rehearse(store, point_at(sample, places), sample.day))
-    world = make_world(sample, honest)
-    plan = Plan(world, store, folder, places, begin, honest)
+    models = rank_models(sample, honest)
+    world, known = make_world(sample, honest, models), Honest(honest.alarms, models[0].name)
+    plan = Plan(world, store, folder, places, begin, honest, known)
     findings = []
     for name in faults:
         findings.append(plan.test(FAULTS[name]))
         say(f"{name}: {findings[-1].witness or 'does not apply'}")
-    return SelfTest(sample, honest.alarms, tuple(findings), tuple(list_notes(sample)))
+    return SelfTest(sample, honest.rang(begin.alarms), tuple(findings), tuple(list_notes(sample)))
 
 
 def _require_whole(night: Rehearsed) -> Rehearsed:
@@ -185,24 +186,27 @@ def fit_gates(sample: Sample, honest: Rehearsed) -> Benchmark:
     return sample.benchmark.model_copy(update={"gates": tuple(gates)})
 
 
-def make_world(sample: Sample, honest: Rehearsed) -> SampleFacts:
-    """Collect what faults need to know of the honest night."""
-    night, benchmark = honest.night, sample.benchmark
-    assert night is not None
-    rows = pd.DataFrame(night.store.rows(SPLITS, [("split_id", "=", night.split_id)]))
-    metric, k = parse_headline(benchmark)
-    part = benchmark.evaluation.parts[0]
+def rank_models(sample: Sample, honest: Rehearsed) -> list[ModelConfig]:
+    """Return the models of the honest night, the best by the headline first."""
+    metric, k = parse_headline(sample.benchmark)
+    part = sample.benchmark.evaluation.parts[0]
+    assert honest.night is not None
 
     def rank(model: ModelConfig) -> float:
         value = honest.metrics.get((model.name, part, metric, k))
         return math.inf if value is None else about_metric(metric).sort_key(value)
 
-    delivered = [model for model in night.benchmark.models if list_paths(model)]
+    return sorted(honest.night.benchmark.models, key=rank)
+
+
+def make_world(sample: Sample, honest: Rehearsed, models: Iterable[ModelConfig]) -> SampleFacts:
+    """Collect what faults need to know of the honest night."""
+    night, parts = honest.night, sample.benchmark.evaluation.parts
+    assert night is not None
+    rows = pd.DataFrame(night.store.rows(SPLITS, [("split_id", "=", night.split_id)]))
     pairs = rows[["user_id", "item_id", "part"]]
-    tested = pairs.part.isin(benchmark.evaluation.parts)
-    return SampleFacts(
-        sample, pairs[tested], pairs[pairs.part == "train"], tuple(sorted(delivered, key=rank))
-    )
+    order = tuple(model for model in models if list_paths(model))
+    return SampleFacts(sample, pairs[pairs.part.isin(parts)], pairs[pairs.part == "train"], order)
 
 
 @dataclass(frozen=True)
@@ -215,6 +219,7 @@ class Plan:
         folder: where faulty tables and warehouses lie.
         places: places of the honest tables.
         begin, honest: the two honest nights.
+        known: what faulty nights take from the honest one.
     """
 
     world: SampleFacts
@@ -223,6 +228,7 @@ class Plan:
     places: Mapping[str, str]
     begin: Rehearsed
     honest: Rehearsed
+    known: Honest
 
     def test(self, fault: Fault) -> Finding:
         """Plant a fault in a copy of the warehouse, run the night, and say what rang."""
@@ -239,7 +245,7 @@ class Plan:
         try:
             places = {**self.places, **write_tables(tables, folder / "tables")}
             store = copy_warehouse(self.store, folder / "warehouse")
-            night = rehearse(store, point_at(sample, places), sample.day, known=self.honest.alarms)
+            night = rehearse(store, point_at(sample, places), sample.day, honest=self.known)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         alarms = night.rang(self.honest.alarms)
