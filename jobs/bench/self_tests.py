@@ -90,7 +90,7 @@ def open_split(benchmark: Benchmark, place: str) -> ArrowStore:
     return store
 
 
-def reseed(benchmark: Benchmark, seed: int) -> Benchmark:
+def change_seeds(benchmark: Benchmark, seed: int) -> Benchmark:
     """Return a file whose models have another seed, where they have one."""
     seeds = [{"seed": seed} if hasattr(model, "seed") else {} for model in benchmark.models]
     models = (model.model_copy(update=one) for model, one in zip(benchmark.models, seeds, strict=True))
@@ -102,7 +102,7 @@ def list_false_alarms(store: ArrowStore, benchmark: Benchmark, nights: int) -> I
     users = draw_sample(store, benchmark, DAY, USERS * 10**6).users
     for seed in range(nights):
         sample = draw_sample(store, benchmark, DAY, min(USERS, users * 4 // 5), seed=seed)
-        sample = replace(sample, before=reseed(sample.before, 1000 + seed))
+        sample = replace(sample, before=change_seeds(sample.before, 1000 + seed))
         with tempfile.TemporaryDirectory() as folder:
             yield [alarm.sentence for alarm in probe_sample(sample, Path(folder), faults=()).honest]
 

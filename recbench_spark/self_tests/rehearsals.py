@@ -11,9 +11,10 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from recbench_spark.analyses.comparisons.differences import ComparisonPlan
+from recbench_spark.analyses.comparisons.differences import ComparisonGroup, ComparisonPlan
 from recbench_spark.config import Benchmark, ModelConfig
 from recbench_spark.core.checks import Check
 from recbench_spark.core.inputs import pin_inputs
@@ -77,6 +78,17 @@ class Rehearsed:
         """Return the alarms that an honest night does not have."""
         return select_new(self.alarms, honest)
 
+    def divide(self, twin: str, model: str, honest: Rehearsed) -> Rehearsed | None:
+        """Return what the night said of a twin, as if it were the model; None: its run failed."""
+        own = [alarm for alarm in self.alarms if alarm.key.startswith(f"{twin}:")]
+        if any(alarm.key in ("refused", f"{twin}: refused") for alarm in self.alarms):
+            return None
+        alarms = (
+            Alarm(one.by, one.key.replace(twin, model), one.sentence.replace(twin, model)) for one in own
+        )
+        metrics = {(model, *key[1:]): value for key, value in self.metrics.items() if key[0] == twin}
+        return Rehearsed(tuple(alarms), self.facts, {**honest.metrics, **metrics}, self.night)
+
 
 def select_new(alarms: Sequence[Alarm], known: Sequence[Alarm]) -> tuple[Alarm, ...]:
     """Return the alarms about what the known ones are not about."""
@@ -86,7 +98,7 @@ def select_new(alarms: Sequence[Alarm], known: Sequence[Alarm]) -> tuple[Alarm, 
 
 @dataclass(frozen=True)
 class Honest:
-    """What faulty nights take from the honest one.
+    """Facts that faulty nights take from the honest one.
 
     Attributes:
         alarms: what rang then.
@@ -99,7 +111,12 @@ class Honest:
 
 @pin_inputs()
 def rehearse(
-    store: ArrowStore, benchmark: Benchmark, day: date, *, honest: Honest | None = None
+    store: ArrowStore,
+    benchmark: Benchmark,
+    day: date,
+    *,
+    honest: Honest | None = None,
+    twins: Mapping[str, str] = MappingProxyType({}),
 ) -> Rehearsed:
     """Run a night in a scratch warehouse, without its report.
 
@@ -109,13 +126,14 @@ def rehearse(
         day: the night.
         honest: the honest night; a faulty one ends where something rings that did not ring then. None: the
             night runs to its end.
+        twins: model -> the model whose night before is its own, too.
     """
     alarms: list[Alarm] = []
     night = None
     try:
         night = open_night(store, benchmark, day)
         check_ranking(night.benchmark)
-        for _ in _run_steps(night, alarms, honest):
+        for _ in _run_steps(night, alarms, honest, twins):
             if honest is not None and select_new(alarms, honest.alarms):
                 break
     except RecbenchError as error:
@@ -128,7 +146,9 @@ def rehearse(
     return Rehearsed(tuple(alarms), _read_facts(night), metrics, night)
 
 
-def _run_steps(night: BenchmarkNight, alarms: list[Alarm], honest: Honest | None) -> Iterator[None]:
+def _run_steps(
+    night: BenchmarkNight, alarms: list[Alarm], honest: Honest | None, twins: Mapping[str, str]
+) -> Iterator[None]:
     """Run a night step by step, and note what each says."""
     prepare_split(night.store, night.benchmark, night.split_id, Journal(io.StringIO()), night.logical_date)
     require_truth(night)
@@ -136,25 +156,24 @@ def _run_steps(night: BenchmarkNight, alarms: list[Alarm], honest: Honest | None
         night.curves.require_users()
     alarms += [_describe_check("gate", "", check) for check in check_night_gates(night) if not check.passed]
     yield
-    attempts = count_attempts(night)
-    todo = list_missing_models(night, attempts)
+    todo = list_missing_models(night, count_attempts(night))
     first = [model for model in todo if honest and model.name == honest.best]
     for models in (first, [model for model in todo if model not in first]):
         if models:
-            yield from _run_models(night, models, attempts, alarms)
+            yield from _run_models(night, models, alarms, twins)
 
 
 def _run_models(
-    night: BenchmarkNight, models: Sequence[ModelConfig], attempts: Mapping[str, int], alarms: list[Alarm]
+    night: BenchmarkNight, models: Sequence[ModelConfig], alarms: list[Alarm], twins: Mapping[str, str]
 ) -> Iterator[None]:
     """Evaluate some models and compare them with the night before, step by step."""
     journal = Journal(io.StringIO())
-    run_ids, failed, _ = run_models(night, models, attempts, journal)
+    run_ids, failed, _ = run_models(night, models, count_attempts(night), journal)
     for model, message in sorted(failed.items()):
         alarms.append(Alarm("refused", f"{model}: refused", f"{model}: {message}"))
     alarms += read_checks(night, run_ids)
     yield
-    narrow = partial(narrow_plan, models={model.name for model in models})
+    narrow = partial(narrow_plan, models={model.name for model in models}, twins=twins)
     compared = compare_night(night, journal, narrow)
     commit(night.store, *compared.additions)
     for text in describe_regressions(night, compared.comparison_id):
@@ -168,21 +187,32 @@ def _run_models(
     yield
 
 
-def narrow_plan(plan: ComparisonPlan, models: Set[str]) -> ComparisonPlan:
+def narrow_plan(plan: ComparisonPlan, models: Set[str], twins: Mapping[str, str]) -> ComparisonPlan:
     """Return a plan without metrics, cut-offs and pairs that no rule asks for.
 
-    Of the nights before, those of the given models stay.
+    Of the nights before, those of the given models and of twins stay; rules for a model are of its twins.
     """
-    rules = plan.rules
-    pairs = any(rule.against == "model" for rule in rules)
-    groups = tuple(
-        group
-        for group in plan.groups
-        if (pairs if group.kind == "pair" else plan.runs[group.runs[0]].model in models)
-    )
+    if not plan.rules:
+        return plan
+    rules = [*plan.rules]
+    rules += [
+        rule.model_copy(update={"model": twin})
+        for twin, model in twins.items()
+        for rule in plan.rules
+        if rule.model == model
+    ]
+    pairs, groups = any(rule.against == "model" for rule in rules), []
+    places = {run.model: place for place, run in enumerate(plan.runs) if run.model in twins}
+    for group in plan.groups:
+        owner = plan.runs[group.runs[0]].model
+        if pairs if group.kind == "pair" else owner in models:
+            groups.append(group)
+        for twin, place in places.items() if group.kind != "pair" else ():
+            if twins[twin] == owner:
+                groups.append(ComparisonGroup(group.kind, (place, group.runs[1])))
     metrics = tuple(metric for metric in plan.metrics if any(rule.metric == metric for rule in rules))
     cuts = tuple(k for k in plan.ks if any(rule.k == k for rule in rules))
-    return replace(plan, groups=groups, metrics=metrics, ks=cuts) if rules else plan
+    return replace(plan, rules=tuple(rules), groups=tuple(groups), metrics=metrics, ks=cuts)
 
 
 def _find_runs(night: BenchmarkNight) -> Mapping[str, Mapping[str, Any]]:

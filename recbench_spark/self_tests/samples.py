@@ -38,7 +38,7 @@ from recbench_spark.core.hashed_ids import hash_rows
 from recbench_spark.core.hashing import place_hashes
 from recbench_spark.errors import DataError
 from recbench_spark.models.settings import TruthModel
-from recbench_spark.night.run_keys import hash_split
+from recbench_spark.night.run_keys import hash_split, identify_model_inputs
 from recbench_spark.night.split import current_split_id, open_any_log
 from recbench_spark.schemas import MANIFESTS, SPLITS
 from recbench_spark.sources.column_names import ColumnNames
@@ -140,7 +140,7 @@ def draw_sample(
     models = [model for model in filled.models if not isinstance(model, LEFT_OUT)]
     out = [model.name for model in filled.models if isinstance(model, LEFT_OUT)]
     for model in models:
-        if all(Path(path).exists() or "://" in path for path in list_paths(model).values()):
+        if has_files(store, model):
             tables |= read_delivered(store, model, kept, items)
         else:
             out.append(model.name)
@@ -148,7 +148,7 @@ def draw_sample(
     earlier = {model.name: model for model in before.models}
     for model in models:
         then = earlier[model.name]
-        if then != model and all(Path(path).exists() for path in list_paths(then).values()):
+        if then != model and has_files(store, then):
             older |= read_delivered(store, then, kept, items)
     manifest = store.rows(MANIFESTS, [("split_id", "=", split_id)])
     facts = {(row["part"], row["fact"]): row["value"] for row in manifest if row["value"] is not None}
@@ -238,6 +238,11 @@ def list_paths(model: ModelConfig) -> dict[str, str]:
     """Return the files of a model by files: setting -> path."""
     names = DELIVERED.get(type(model), ())
     return {name: path for name in names if (path := getattr(model, name))}
+
+
+def has_files(store: FileTables, model: ModelConfig) -> bool:
+    """Return whether all files of a model are there."""
+    return "missing" not in identify_model_inputs(choose_identity(store), model).values()
 
 
 def read_delivered(

@@ -6,7 +6,7 @@ import math
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
@@ -30,7 +30,9 @@ from recbench_spark.self_tests.rehearsals import Alarm, Honest, Numbers, Rehears
 from recbench_spark.self_tests.samples import (
     BEFORE,
     FEWEST_USERS,
+    LOG,
     Sample,
+    Tables,
     draw_sample,
     list_paths,
     point_at,
@@ -154,10 +156,7 @@ def probe_sample(
     models = rank_models(sample, honest)
     world, known = make_world(sample, honest, models), Honest(honest.alarms, models[0].name)
     plan = Plan(world, store, folder, places, begin, honest, known)
-    findings = []
-    for name in faults:
-        findings.append(plan.test(FAULTS[name]))
-        say(f"{name}: {findings[-1].witness or 'does not apply'}")
+    findings = plan.test([FAULTS[name] for name in faults], say)
     return SelfTest(sample, honest.rang(begin.alarms), tuple(findings), tuple(list_notes(sample)))
 
 
@@ -230,29 +229,89 @@ class Plan:
     honest: Rehearsed
     known: Honest
 
-    def test(self, fault: Fault) -> Finding:
-        """Plant a fault in a copy of the warehouse, run the night, and say what rang."""
-        sample = self.world.sample
+    def test(self, faults: Sequence[Fault], say: Say) -> Iterator[Finding]:
+        """Plant faults and say what rang, a finding for each.
+
+        Faults of one model are planted side by side in one night, where each faulty model has a name of its
+        own beside the honest ones, and the night before of the honest one. Others have a night each, as all
+        have where a rule compares models or counts all comparisons.
+        """
+        planted = {fault.name: self.plant(fault) for fault in faults}
+        nights = {}
+        if not any(rule.sequential or rule.against == "model" for rule in self.file.regressions):
+            shared = {name: one for name, one in planted.items() if not isinstance(one, str)}
+            nights = self.run_together({name: one for name, one in shared.items() if LOG not in one})
+        for fault in faults:
+            tables = planted[fault.name]
+            if isinstance(tables, str):
+                finding = Finding(fault, tables, applies=False)
+            else:
+                night = nights.get(fault.name) or self.run(fault.name, tables)
+                finding = self.conclude(fault, tables, night)
+            say(f"{fault.name}: {finding.witness or 'does not apply'}")
+            yield finding
+
+    @property
+    def file(self) -> Benchmark:
+        """The file of the honest night in scratch."""
+        return point_at(self.world.sample, self.places)
+
+    def plant(self, fault: Fault) -> Tables | str:
+        """Return a fault's tables, or why it does not apply."""
         try:
             tables = fault.plant(self.world)
         except NotHereError as reason:
-            return Finding(fault, str(reason), applies=False)
-        changes = {name: describe_change(sample.tables[name], table) for name, table in tables.items()}
-        changed = "; ".join(f"{name}: {text}" for name, text in changes.items() if text)
-        if not changed:
-            return Finding(fault, "it changes nothing in this sample", applies=False)
-        folder = self.folder / fault.name
+            return str(reason)
+        return tables if self.describe(tables) else "it changes nothing in this sample"
+
+    def describe(self, tables: Tables) -> str:
+        """Say what differs between faulty and honest tables."""
+        honest = self.world.sample.tables
+        changes = {name: describe_change(honest[name], table) for name, table in tables.items()}
+        return "; ".join(f"{name}: {text}" for name, text in changes.items() if text)
+
+    def run(self, name: str, tables: Tables) -> Rehearsed:
+        """Run a night with faulty tables in a copy of the warehouse."""
+        sample, folder = self.world.sample, self.folder / name
         try:
             places = {**self.places, **write_tables(tables, folder / "tables")}
             store = copy_warehouse(self.store, folder / "warehouse")
-            night = rehearse(store, point_at(sample, places), sample.day, honest=self.known)
+            return rehearse(store, point_at(sample, places), sample.day, honest=self.known)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-        alarms = night.rang(self.honest.alarms)
+
+    def run_together(self, planted: Mapping[str, Tables]) -> dict[str, Rehearsed]:
+        """Run a night with all faulty models; return what it said of each, by fault.
+
+        A fault whose run failed is left out: a night of its own tells why.
+        """
+        if not planted:
+            return {}
+        file, folder = self.file, self.folder / "together"
+        models = {model.name: model for model in file.models}
+        twins: dict[str, str] = {}
+        for name, tables in planted.items():
+            model = next(iter(tables)).rpartition(".")[0]
+            places = write_tables(tables, folder / name)
+            changes = {key.rpartition(".")[2]: place for key, place in places.items()}
+            twin = f"{model}--{name}"
+            models[twin] = models[model].model_copy(update={**changes, "name": twin})
+            twins[twin] = model
+        file = file.model_copy(update={"models": tuple(models.values())})
+        store = copy_warehouse(self.store, folder / "warehouse")
+        night = rehearse(store, file, self.world.sample.day, twins=twins)
+        parts = {twin: night.divide(twin, model, self.honest) for twin, model in twins.items()}
+        shutil.rmtree(folder, ignore_errors=True)
+        return {twin.rpartition("--")[2]: one for twin, one in parts.items() if one is not None}
+
+    def conclude(self, fault: Fault, tables: Tables, night: Rehearsed) -> Finding:
+        """Say what rang in a faulty night, and what would have rung."""
+        changed, alarms = self.describe(tables), night.rang(self.honest.alarms)
         if not alarms and (night.facts, night.metrics) == (self.honest.facts, self.honest.metrics):
             return Finding(fault, f"{changed}; no number of this night depends on it", applies=False)
         rule = "" if alarms else propose_rule(self.begin, self.honest, night)
-        return Finding(fault, changed + _describe_headline(sample, self.honest, night), True, alarms, rule)
+        changed += _describe_headline(self.world.sample, self.honest, night)
+        return Finding(fault, changed, True, alarms, rule)
 
 
 def _describe_headline(sample: Sample, honest: Rehearsed, night: Rehearsed) -> str:
