@@ -15,6 +15,7 @@ import pytest
 from jobs.bench.planted_shop import LAST_DAY, describe_shop, write_shop
 from jobs.bench.self_tests import add_rules
 from recbench_spark import cli
+from recbench_spark.commands import nightly
 from recbench_spark.commands import self_test as command
 from recbench_spark.config import Benchmark, Gate, parse
 from recbench_spark.errors import DataError
@@ -232,5 +233,8 @@ def test_the_command_prints_a_board_and_writes_the_report_again(
     assert ended.value.code == 0
     said = capsys.readouterr()
     assert " faults seen, in a sample of 60 users\n" in said.out and "half_without" in said.out
+    with pytest.raises(SystemExit) as ended:
+        cli.run(nightly.main, nightly.parser(), [*flags[:3], "--self-test", "--engine=spark"])
+    assert ended.value.code == 2 and "of one night on this machine" in capsys.readouterr().err
     page = (Path(store.root) / "reports" / f"shop-{DAY}.html").read_text()
     assert "Would a fault have been seen?" in page and "the item vectors are random" in page
