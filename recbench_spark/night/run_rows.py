@@ -145,31 +145,30 @@ LARGEST_FALL, ERRORS = 0.05, 4.0
 def check_reach(night: BenchmarkNight, model: str, ceilings: Sequence[pa.Table]) -> list[Check]:
     """Warn where candidates hold a smaller share of the truth than on the night before.
 
-    There is no check of a fall within LARGEST_FALL, or within ERRORS.
+    That is the last run on an earlier night of the same data set. There is no check of a fall within
+    LARGEST_FALL, or within ERRORS.
     """
     if not ceilings or not night.store.exists(CEILINGS.name):
         return []
-    filters = [("suite", "=", night.benchmark.name), ("status", "=", "succeeded"), ("model", "=", model)]
-    runs = night.store.rows(RUNS, filters, ["logical_date", *AGE_COLUMNS])
-    earlier = [row for row in sort_by_age(runs) if row["logical_date"] < night.logical_date]
-    if not earlier:
-        return []
-    last = max(earlier, key=lambda row: row["logical_date"])
+    filters = [("suite", "=", night.benchmark.name), ("dataset", "=", night.benchmark.dataset.name)]
+    filters += [("status", "=", "succeeded"), ("model", "=", model)]
+    runs = sort_by_age(night.store.rows(RUNS, filters, ["logical_date", *AGE_COLUMNS]))
+    earlier = [row for row in runs if row["logical_date"] < night.logical_date]
+    last = sorted(earlier, key=lambda row: row["logical_date"])[-1:]
+    run_ids = [row["run_id"] for row in last]
     names = ["part", "definition", "reach", "reach_stderr"]
-    known = night.store.rows(CEILINGS, [("run_id", "=", last["run_id"])], names)
-    before = {(row["part"], row["definition"]): row for row in known}
-    now = {(row["part"], row["definition"]): row for rows in ceilings for row in rows.to_pylist()}
-    checks = {}
-    for key in now.keys() & before.keys():
-        numbers = [row[name] for row in (now[key], before[key]) for name in names[2:]]
-        if None not in numbers:
-            reach, error, other, other_error = numbers
-            if other - reach > max(LARGEST_FALL * other, ERRORS * math.hypot(error, other_error)):
-                detail = f"{other:.4f} on {last['logical_date']}: a pool or list lost truth"
-                checks[key[0]] = Check(
-                    f"{key[0]}: fall of the truth among candidates", other - reach, 0.0, "warning", detail
-                )
-    return [checks[part] for part in sorted(checks)]
+    rows = night.store.rows(CEILINGS, [("run_id", "in", run_ids)], names) if last else []
+    before, checks = {(row["part"], row["definition"]): row for row in rows}, {}
+    for row in pa.concat_tables(ceilings).select(names).to_pylist():
+        then = before.get((row["part"], row["definition"]))
+        if then is None or None in (*row.values(), *then.values()):
+            continue
+        fall, error = then["reach"] - row["reach"], math.hypot(row["reach_stderr"], then["reach_stderr"])
+        if fall > max(LARGEST_FALL * then["reach"], ERRORS * error):
+            name = f"{row['part']}: fall of the truth among candidates"
+            detail = f"{then['reach']:.4f} on {last[0]['logical_date']}: a pool or list lost truth"
+            checks[name] = Check(name, fall, 0.0, "warning", detail)
+    return [checks[name] for name in sorted(checks)]
 
 
 def _list_compared(estimates: pa.Table | None) -> list[SimpleNamespace]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import date
 from fractions import Fraction
 from itertools import permutations
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from recbench_spark.metrics.accuracy import MetricPlan
 from recbench_spark.metrics.ceilings import ceiling_measure, measure_best
 from recbench_spark.metrics.kernels.about import best_when
 from recbench_spark.metrics.kernels.accuracy import METRICS, measure
+from recbench_spark.night.run_rows import check_reach
 from recbench_spark.query.answers import make_query_runner
 from recbench_spark.ranking.batch_schemas import RANKED_USERS
 from recbench_spark.ranking.kernels.rankings import Rankings
@@ -144,6 +146,30 @@ def test_a_pool_bounds_what_its_ranker_reaches(store: ArrowStore) -> None:
     answer = make_query_runner(store)(query_files()["what_could_the_candidates_reach"])
     assert set(answer.model) == {"popular", "ours"}
     assert answer.ceiling.to_numpy() == pytest.approx((answer.value + answer.lost).to_numpy())
+
+
+def test_reach_is_compared_with_the_last_run_of_the_night_before() -> None:
+    """The night before has two runs, and the newer one counts."""
+    ages = {"a": (DAYS[0], 1, 1.0), "b": (DAYS[1], 1, 1.0), "c": (DAYS[1], 2, 0.5), "d": (DAYS[2], 1, 1.0)}
+    runs = [
+        {"run_id": name, "logical_date": day, "attempt": attempt, "finished_at": attempt}
+        for name, (day, attempt, _) in ages.items()
+    ]
+    errors = {"part": "test", "definition": "v1", "reach_stderr": 0.01}
+
+    def rows(table: Any, filters: Any, names: Any) -> list[dict[str, Any]]:
+        if table is RUNS:
+            assert ("dataset", "=", "log") in filters
+            return runs
+        ((_, _, run_ids),) = filters
+        return [errors | {"reach": ages[name][2]} for name in run_ids]
+
+    store = SimpleNamespace(exists=lambda name: True, rows=rows)
+    benchmark = SimpleNamespace(name="judged", dataset=SimpleNamespace(name="log"))
+    night: Any = SimpleNamespace(store=store, benchmark=benchmark, logical_date=DAYS[2])
+    for reach, warned in ((0.48, False), (0.5, False), (0.4, True)):
+        checks = check_reach(night, "ours", [pa.Table.from_pylist([errors | {"reach": reach}])])
+        assert [check.detail[:20] for check in checks] == ["0.5000 on 2026-01-02"] * warned
 
 
 def test_a_pool_that_lost_truth_is_a_warning(store: ArrowStore) -> None:
