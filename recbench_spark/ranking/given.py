@@ -19,6 +19,7 @@ from recbench_spark.ranking.kernels import lists as list_kernel
 from recbench_spark.ranking.request import RankingRequest
 from recbench_spark.schemas import QUERY_ID
 from recbench_spark.sources.arrow_rows import combine_column
+from recbench_spark.sources.list_columns import combine_array
 from recbench_spark.storage.shared_arrays import bound_lists, flatten_lists
 
 
@@ -78,7 +79,7 @@ def add_lists(
     bounds = np.searchsorted(user_r[order], np.arange(len(users) + 1))
     columns: dict[str, Any] = {"list_items": pa.array(keys_r[order])}
     if request.top:
-        columns["list_ids"] = _combine_chunks(rows.column("item_id")).take(pa.array(order))
+        columns["list_ids"] = combine_array(rows.column("item_id")).take(pa.array(order))
     for name in ("rank", "score"):
         if name in rows.column_names:
             columns[f"list_{name}s"] = pa.array(rows.column(name).to_numpy()[order])
@@ -127,13 +128,8 @@ def group_lists(rows: pa.Table) -> pa.Table:
     ordered = rows.take(pc.sort_indices(rows, keys))
     users = ordered.column(owner).combine_chunks().dictionary_encode()
     bounds = bound_lists(users.indices.to_numpy(), len(users.dictionary))
-    lists = [pa.ListArray.from_arrays(bounds, _combine_chunks(ordered.column(name))) for name in names]
+    lists = [pa.ListArray.from_arrays(bounds, combine_array(ordered.column(name))) for name in names]
     return pa.table([users.dictionary, *lists], [owner, *(LISTS[name] for name in names)])
-
-
-def _combine_chunks(column: pa.ChunkedArray) -> pa.Array:
-    array = column.combine_chunks()
-    return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
 
 
 def _read_masked(batch: pa.RecordBatch, request: RankingRequest) -> list_kernel.UserItems | None:

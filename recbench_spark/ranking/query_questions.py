@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from recbench_spark.core.arrays import Ints
 from recbench_spark.ranking.successive import TRUTH
 from recbench_spark.schemas import QUERY_ID
 from recbench_spark.splits.queries import QUERY_LABEL
-from recbench_spark.storage.shared_arrays import flatten_lists
+from recbench_spark.storage.shared_arrays import flatten_lists, rank_texts
 
 Labels = dict[str, pa.Array]
 """Labels of truth items by slice key."""
@@ -33,7 +32,7 @@ def ask_by_query(users: pa.Table) -> pa.Table:
     offsets, _ = flatten_lists(users.column("items"))
     labels = list_labels(users)
     texts = labels.pop(QUERY_LABEL, pa.array([], pa.string()))
-    row_i, code_i = np.repeat(np.arange(len(users)), np.diff(offsets)), _rank_texts(texts)
+    row_i, code_i = np.repeat(np.arange(len(users)), np.diff(offsets)), rank_texts(texts)
     order = np.lexsort((code_i, row_i))
     first_q = np.flatnonzero(np.diff(row_i[order], prepend=-1) | np.diff(code_i[order], prepend=-2))
     table, at_q = divide_truth(users, labels, order, first_q, np.flatnonzero(np.diff(offsets) == 0))
@@ -85,14 +84,6 @@ def list_labels(users: pa.Table) -> Labels:
         return {}
     keys = slices.keys[first_n[0] : first_n[0] + int(np.diff(starts).max())].to_pylist()
     return {key: slices.items.take(pa.array(first_n + n)).flatten() for n, key in enumerate(keys)}
-
-
-def _rank_texts(texts: pa.Array) -> Ints:
-    """Rank texts by UTF-8 bytes, (i,); NULL comes first."""
-    codes = texts.dictionary_encode()
-    rank = np.append(pc.rank(codes.dictionary).to_numpy().astype(np.int64), -1)
-    rank_i: Ints = rank[pc.fill_null(codes.indices, -1).to_numpy()]
-    return rank_i
 
 
 def _map_labels(lists: dict[str, pa.ListArray], length_q: Ints) -> pa.MapArray:

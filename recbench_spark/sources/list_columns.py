@@ -103,7 +103,7 @@ def unfold_arrays(
     Raises:
         DataError: arrays in one row have different lengths.
     """
-    arrays = {name: _combine(table.column(name)) for name in lists}
+    arrays = {name: combine_array(table.column(name)) for name in lists}
     length = pc.fill_null(pc.list_value_length(arrays[lists[0]]), 0).to_numpy()
     rows = np.maximum(length, 1) if keeps_empty else length
     row_n = np.repeat(np.arange(len(rows)), rows)
@@ -127,11 +127,6 @@ def make_lengths_error(what: str, name: str, item: str) -> DataError:
 def is_list(kind: pa.DataType) -> bool:
     """Return whether a type is an array."""
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def _combine(column: pa.ChunkedArray) -> pa.Array:
-    whole = column.combine_chunks()
-    return pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole
 
 
 def _split_table(table: pa.Table) -> pa.Table:
@@ -227,3 +222,9 @@ def _refuse_lengths(frame: DataFrame, lists: Sequence[str], what: str) -> None:
         (row,) = frame.select(*differ).collect()
         for name in [name for name in lists[1:] if row[name]]:
             raise make_lengths_error(what, name, lists[0])
+
+
+def combine_array(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array, whatever its type."""
+    whole = column.combine_chunks()
+    return pa.concat_arrays(whole.chunks) if isinstance(whole, pa.ChunkedArray) else whole

@@ -24,7 +24,7 @@ from recbench_spark.splits.labels import HISTORY, LATER, TRAIN, VALID
 from recbench_spark.splits.popularity import COLD, label_popularity
 from recbench_spark.splits.positions import encode_ids, id_column, name_parts
 from recbench_spark.splits.queries import QUERY_LABEL
-from recbench_spark.storage.shared_arrays import SharedRows, bound_lists
+from recbench_spark.storage.shared_arrays import SharedRows, bound_lists, rank_texts
 
 TARGET = pa.schema([field for field in USER_BLOCKS.arrow_schema if field.name != "split_id"])
 """A block's columns; the split is the partition that it is written to."""
@@ -149,7 +149,7 @@ def _order_rows(rows: pa.Table, plan: BlockPlan) -> _OrderedRows:
     parts, part_r = name_parts(rows)
     rating = rows.column("rating").combine_chunks()
     labels = [_read_labels(rows, label, n_train_x, plan.bounds) for label in plan.slices]
-    of_log = [_rank_texts(one) for one, cut in zip(labels, plan.slices, strict=True) if cut.of == "log"]
+    of_log = [rank_texts(one) for one, cut in zip(labels, plan.slices, strict=True) if cut.of == "log"]
     # A file's dictionary may name users whose rows were dropped.
     there_u, user_r = np.unique(users.indices.to_numpy(), return_inverse=True)
     rating_r = rating.to_numpy(zero_copy_only=False)
@@ -188,14 +188,6 @@ def _read_labels(rows: pa.Table, label: SliceLabel, n_train_x: Ints, bounds: tup
         return pa.nulls(len(rows), pa.string())
     column = rows.column("attributes").combine_chunks()
     return pc.map_lookup(column, pa.scalar(label.column), "first").cast(pa.string())
-
-
-def _rank_texts(column: pa.Array) -> Ints:
-    """Rank texts by UTF-8 bytes, (r,); NULL comes first."""
-    codes = column.dictionary_encode()
-    rank = np.append(pc.rank(codes.dictionary).to_numpy().astype(np.int64), -1)
-    ranks: Ints = rank[pc.fill_null(codes.indices, -1).to_numpy()]
-    return ranks
 
 
 def _hold_out(rows: _OrderedRows, plan: BlockPlan) -> pa.MapArray:

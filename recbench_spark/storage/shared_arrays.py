@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from recbench_spark.errors import DataError, StoreError
@@ -220,6 +221,14 @@ def write_array(path: Path, array: npt.NDArray[Any]) -> None:
     """Write an array to a path not yet published."""
     with path.open("wb") as file:
         np.save(file, array, allow_pickle=False)
+
+
+def rank_texts(texts: pa.Array) -> npt.NDArray[np.int64]:
+    """Rank texts by UTF-8 bytes, (n,); NULL comes first."""
+    codes = texts.dictionary_encode()
+    rank = np.append(pc.rank(codes.dictionary).to_numpy().astype(np.int64), -1)
+    rank_n: npt.NDArray[np.int64] = rank[pc.fill_null(codes.indices, -1).to_numpy()]
+    return rank_n
 
 
 def flatten_lists(column: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
