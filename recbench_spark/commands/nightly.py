@@ -87,6 +87,7 @@ def main(args: argparse.Namespace) -> int:
     """
     if args.self_test and (args.dates or args.split_seeds or args.dry_run or args.engine == "spark"):
         raise ConfigError("--self-test is of one night on this machine", "recbench self-test for others")
+    args.engine = "local" if args.self_test else args.engine  # told before the night, not after it
     if args.dates or args.split_seeds:
         return run_many(args)
     benchmark = fill_placeholders(load_benchmark(args.config, args.set), args.logical_date)

@@ -198,12 +198,13 @@ def training_items_kept(world: SampleFacts) -> Tables:
 def test_rows_trained(world: SampleFacts) -> Tables:
     """Put tested items first in what a model delivers, else test rows before the training rows."""
     if not world.order:
-        log = world.sample.log
+        log, split = world.sample.log, world.sample.benchmark.split
+        if not split.temporal and "part" not in log:
+            raise NotHereError("all rows of a pair are in one part, and no model is delivered")
         again = log[_is_among(log, world.truth)].copy()
         if "part" in again:
             again["part"] = "train"
-        first = log.event_time.min()
-        again["event_time"] = first
+        again["event_time"] = log.event_time.min()
         return {LOG: pd.concat([log, again], ignore_index=True)}
     model = world.order[0]
     tables = _tables(world, model)

@@ -307,13 +307,13 @@ def point_at(sample: Sample, places: Mapping[str, str], *, before: bool = False)
     dataset = place_log(benchmark.dataset, sample, places[BEFORE if before else LOG])
     no_intervals = benchmark.evaluation.bootstrap.model_copy(update={"replicates": 0})
     changes = {"multiverse": False, "bootstrap": no_intervals}
-    compared = benchmark.comparisons or Comparisons()
-    fewer = {"replicates": min(compared.replicates, REPLICATES)}
+    compared = benchmark.comparisons or (Comparisons() if benchmark.regressions else None)
+    fewer = {"replicates": min(compared.replicates, REPLICATES)} if compared else {}
     parts = {
         "dataset": dataset,
         "models": tuple(models),
         "evaluation": benchmark.evaluation.model_copy(update=changes),
-        "comparisons": compared.model_copy(update=fewer),
+        "comparisons": compared and compared.model_copy(update=fewer),
     }
     return benchmark.model_copy(update={**parts, "paradoxes": None, "restated": None})
 

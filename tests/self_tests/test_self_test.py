@@ -162,6 +162,10 @@ def test_a_fault_without_its_place_says_why(sample: Sample) -> None:
     assert reasons["old_truth"] == "the log has no last day to leave out"
     assert reasons["relevance_reversed"] == "all ratings are equal"
     assert "log_fifth_missing" not in reasons and "test_rows_trained" not in reasons
+    random = sample.benchmark.split.model_copy(update={"order": "random"})
+    file = sample.benchmark.model_copy(update={"split": random})
+    with pytest.raises(NotHereError, match="all rows of a pair are in one part"):
+        FAULTS["test_rows_trained"].plant(replace(bare, sample=replace(sample, benchmark=file)))
 
 
 def test_a_killed_self_test_leaves_no_row_and_no_scratch(
