@@ -278,14 +278,11 @@ def popular_lists(world: SampleFacts) -> Tables:
 def slice_collapse(world: SampleFacts) -> Tables:
     """Rank by popularity for the users of one value of a slice."""
     model = world.pick(LISTS, SCORES)
-    log = world.sample.log
-    for cut in world.sample.benchmark.evaluation.slices:
-        name = cut.column or cut.key
-        if cut.of == "log" and name in log:
-            label = log.drop_duplicates("user_id", keep="last").set_index("user_id")[name]
-            value = label.value_counts().index[len(label.value_counts()) // 2]
-            return _give(model, _make_popular(world, model, {*label[label == value].index}))
-    raise NotHereError("the file has no slice by a column of the log")
+    if not world.sample.labels:
+        raise NotHereError("the file has no slice by a column of the log or of the users")
+    label_u = world.sample.labels[0]
+    values = label_u.value_counts().index
+    return _give(model, _make_popular(world, model, {*label_u[label_u == values[len(values) // 2]].index}))
 
 
 @fault("half of the users have no output")

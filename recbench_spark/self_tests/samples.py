@@ -5,7 +5,7 @@ A sample lies in memory and is written to a scratch folder, where nights of it r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import partial
@@ -88,6 +88,7 @@ class Sample:
         left_out: models without a place in a sample, or without their files.
         older: tables of models as they were delivered for the night before, where they differ.
         facts: the manifest of the team's night: (part, fact) -> value.
+        labels: user -> label, for each slice by a column of the users or of the log; the users' come first.
     """
 
     benchmark: Benchmark
@@ -98,6 +99,7 @@ class Sample:
     left_out: tuple[str, ...] = ()
     older: Tables = field(default_factory=dict)
     facts: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    labels: tuple[pd.Series, ...] = ()
 
     @property
     def log(self) -> pd.DataFrame:
@@ -150,9 +152,10 @@ def draw_sample(
         then = earlier[model.name]
         if then != model and has_files(store, then):
             older |= read_delivered(store, then, kept, items)
+    labels = tuple(read_labels(store, filled, log))
     manifest = store.rows(MANIFESTS, [("split_id", "=", split_id)])
     facts = {(row["part"], row["fact"]): row["value"] for row in manifest if row["value"] is not None}
-    return Sample(filled, before, day, tables, len(kept), tuple(out), older, facts)
+    return Sample(filled, before, day, tables, len(kept), tuple(out), older, facts, labels)
 
 
 def list_users(store: FileTables, benchmark: Benchmark, split_id: str) -> set[str]:
@@ -229,6 +232,20 @@ def cut_last_day(log: pd.DataFrame, day: date, zone: tzinfo) -> pd.DataFrame:
     begin = end_day(day - timedelta(days=1), zone)
     left = log[(log.event_time < begin).fillna(True).astype(bool)]
     return left.reset_index(drop=True) if len(left) >= LEAST_LEFT * len(log) else log
+
+
+def read_labels(store: FileTables, benchmark: Benchmark, log: pd.DataFrame) -> Iterator[pd.Series]:
+    """Yield the users' labels of each slice that has any."""
+    for cut in sorted(benchmark.evaluation.slices, key=lambda one: one.of != "users"):
+        name = cut.column or cut.key
+        if cut.of == "users" and cut.path:
+            opened = open_input(store.engine, cut.path, ["user_id", name], f"slice {cut.key}")
+            tables = [one for some in opened.rows.each(["user_id", name], list) for one in some]
+            table = pa.concat_tables(tables).to_pandas()
+            label_u = table.assign(user_id=table.user_id.astype(str)).set_index("user_id")[name]
+            yield label_u[label_u.index.isin(log.user_id)]
+        elif cut.of == "log" and name in log:
+            yield log.drop_duplicates("user_id", keep="last").set_index("user_id")[name]
 
 
 # --------------------------------------------------------------------------- what models deliver

@@ -246,7 +246,11 @@ class Plan:
             if isinstance(tables, str):
                 finding = Finding(fault, tables, applies=False)
             else:
-                night = nights.get(fault.name) or self.run(fault.name, tables)
+                night = nights.get(fault.name)
+                if night is None or not night.rang(
+                    self.honest.alarms
+                ):  # alone, checks see its night before
+                    night = self.run(fault.name, tables)
                 finding = self.conclude(fault, tables, night)
             say(f"{fault.name}: {finding.witness or 'does not apply'}")
             yield finding
@@ -332,11 +336,15 @@ def _describe_headline(sample: Sample, honest: Rehearsed, night: Rehearsed) -> s
 # ------------------------------------------------------------------------------------------- rules
 
 
+USUAL_MOVE = 0.1
+"""Share that a proposed gate allows, where it lies between both nights."""
+
+
 def propose_rule(begin: Rehearsed, honest: Rehearsed, night: Rehearsed) -> str:
     """Return lines of YAML that see a faulty night and are silent on the honest one.
 
-    The bound lies half way between both nights' moves since the night before. The largest move, by what is
-    usual, is taken; empty: no fact and no metric moved further than on the honest night.
+    The bound lies between both nights' moves since the night before. The largest move is taken; empty: no
+    fact and no metric moved further than on the honest night.
     """
     facts = {
         key: (_share(begin.facts, honest.facts, key), _share(begin.facts, night.facts, key))
@@ -345,8 +353,10 @@ def propose_rule(begin: Rehearsed, honest: Rehearsed, night: Rehearsed) -> str:
     }
     moved = {key: pair for key, pair in facts.items() if pair[1] > pair[0] * 2 + 1e-9}
     if moved:
-        part, fact = max(sorted(moved), key=lambda key: moved[key][1] - moved[key][0])
-        bound = sum(moved[part, fact]) / 2
+        # A fact that was 0 has no share: it is the last to be taken.
+        part, fact = max(sorted(moved), key=lambda key: (begin.facts[key] >= 1, moved[key][1]))
+        usual, now = moved[part, fact]
+        bound = USUAL_MOVE if usual < USUAL_MOVE / 2 and now > USUAL_MOVE else (usual + now) / 2
         return f"gates: [{{fact: {fact}, part: {part}, moved: {bound:.2g}}}]"
     best: tuple[float, str] = (1e-4, "")
     for key in sorted(night.metrics.keys() & begin.metrics.keys() & honest.metrics.keys(), key=str):

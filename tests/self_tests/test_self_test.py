@@ -23,7 +23,7 @@ from recbench_spark.schemas import SELF_TESTS
 from recbench_spark.self_tests import rehearsals, self_test
 from recbench_spark.self_tests.faults import FAULTS, NotHereError, SampleFacts, describe_change
 from recbench_spark.self_tests.rehearsals import Rehearsed
-from recbench_spark.self_tests.samples import LOG, Sample, draw_sample
+from recbench_spark.self_tests.samples import LOG, Sample, draw_sample, read_labels
 from recbench_spark.self_tests.self_test import SelfTest, probe_sample, run_self_test
 from recbench_spark.storage.arrow_store import ArrowStore
 from tests.nights import read_rows, run
@@ -146,6 +146,23 @@ def test_shares_and_shifts_are_those_of_the_name(sample: Sample) -> None:
     assert len(half) == 60
 
 
+def test_one_value_of_a_slice_of_users_collapses(
+    sample: Sample, shop: Path, store: ArrowStore, tmp_path: Path
+) -> None:
+    users = pd.DataFrame({"user_id": [f"u{n}" for n in range(600)], "age": [n % 3 for n in range(600)]})
+    users.to_csv(tmp_path / "users.csv", index=False)
+    cut = {"key": "age", "of": "users", "path": str(tmp_path / "users.csv")}
+    evaluation = make_benchmark(shop).evaluation.model_dump(mode="json", exclude_defaults=True)
+    file = make_benchmark(shop, evaluation={**evaluation, "slices": [cut]})
+    (age_u,) = read_labels(store, file, sample.log)
+    assert {*age_u.index} == {*sample.log.user_id}
+    assert all(int(user[1:]) % 3 == int(age) for user, age in age_u.items())
+    world = make_honest_world(replace(sample, labels=(age_u,)))
+    (table,) = FAULTS["slice_collapse"].plant(world).values()
+    changed = table[table.score != sample.tables["scores.path"].score].user_id.unique()
+    assert len({int(user[1:]) % 3 for user in changed}) == 1 and len(changed) > 20
+
+
 def test_a_fault_without_its_place_says_why(sample: Sample) -> None:
     bare = replace(make_honest_world(sample), order=())
     log = sample.log.assign(event_time=pd.array([None] * len(sample.log), dtype="Int64"), rating=1.0)
@@ -161,6 +178,7 @@ def test_a_fault_without_its_place_says_why(sample: Sample) -> None:
     assert reasons["times_day_late"] == "the log has no times"
     assert reasons["old_truth"] == "the log has no last day to leave out"
     assert reasons["relevance_reversed"] == "all ratings are equal"
+    assert reasons["slice_collapse"] == "no model of lists or scores is delivered"
     assert "log_fifth_missing" not in reasons and "test_rows_trained" not in reasons
     random = sample.benchmark.split.model_copy(update={"order": "random"})
     file = sample.benchmark.model_copy(update={"split": random})
