@@ -186,7 +186,8 @@ def _make_split(
         refuse_empty_parts(part_counts, split, log)
     _write_blocks(store, benchmark, rows, split_id, numeric=written.numeric, journal=journal)
     with journal.stage("manifests", "audit the split", split_id=split_id):
-        manifest = build_manifest(rows, log, split.model_dump_json(), store.engine, parts=part_counts)
+        timed, settings = benchmark.definition.candidates_as_of != "none", split.model_dump_json()
+        manifest = build_manifest(rows, log, settings, store.engine, parts=part_counts, by_time=timed)
         _require_whole(store, split_id, USER_BLOCKS, manifest.users)
         facts = manifest.facts
         if benchmark.dataset.until:

@@ -64,6 +64,7 @@ class AuditRequest:
         signals: true if they may have pairs that training knows by events which are no targets.
         in_time: true if a pair may have several `later` rows: events before successive questions.
         query: column of queries, each of which may have a pair once; empty: there is none.
+        by_time: true if a user's rows of each time are asked alone.
     """
 
     rows: dict[str, int]
@@ -73,6 +74,7 @@ class AuditRequest:
     signals: bool = False
     in_time: bool = False
     query: str = ""
+    by_time: bool = False
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -232,12 +234,27 @@ def _in_parts(parts: Sequence[str], names: Iterable[str], part_r: Ints) -> Bools
 
 
 def count_by_user(table: pa.Table, request: AuditRequest) -> dict[str, int]:
-    """Count repeated pairs, and training rows from the future.
+    """Count repeated pairs, training rows from the future, and questions of users with several.
 
     The table has all rows of its users.
     """
     rows, part_r = encode_ids(table), _number_parts(table, request.parts)
-    return {**count_repeated_pairs(rows, part_r, request), **_count_future(rows, part_r, request)}
+    counts = {**count_repeated_pairs(rows, part_r, request), **_count_future(rows, part_r, request)}
+    return counts | (_count_questions(rows, part_r, request) if request.query or request.by_time else {})
+
+
+def _count_questions(rows: pa.Table, part_r: Ints, request: AuditRequest) -> dict[str, int]:
+    """Count each held-out part's questions: queries, or times, of a user."""
+    held_r = np.flatnonzero(~_in_parts(request.parts, (TRAIN, GIVEN, LATER), part_r))
+    held_out, n_parts = rows.take(pa.array(held_r)), len(request.parts)
+    if request.query:
+        number_h = number_queries(held_out, request.query) + 1
+    else:
+        number_h = np.unique(_read_times(held_out)[0], return_inverse=True)[1]
+    user_h = id_numbers(rows, "user_id")[held_r]
+    keys = np.unique((user_h * (len(held_r) + 1) + number_h) * n_parts + part_r[held_r])
+    counts = np.bincount(keys % n_parts, minlength=n_parts).tolist()
+    return {f"questions {part}": n for part, n in zip(request.parts, counts, strict=True)}
 
 
 def count_repeated_pairs(rows: pa.Table, part_r: Ints, request: AuditRequest) -> dict[str, int]:

@@ -82,7 +82,13 @@ COUNTED = tuple(name for name in COLUMNS if name != "rating")
 
 
 def build_manifest(
-    rows: Rows, log: LogRows, settings: str, engine: Engine, *, parts: Parts | None = None
+    rows: Rows,
+    log: LogRows,
+    settings: str,
+    engine: Engine,
+    *,
+    parts: Parts | None = None,
+    by_time: bool = False,
 ) -> Manifest:
     """Count a labelled log, and make its facts.
 
@@ -96,6 +102,7 @@ def build_manifest(
         settings: the split's settings as JSON.
         engine: the runner.
         parts: the result of `count_parts`; None to compute it here.
+        by_time: a user's rows of each time are a question.
     """
     parts = count_parts(rows) if parts is None else parts
     times = [part.earliest for name, part in parts.items() if name not in NOT_HELD_OUT]
@@ -108,6 +115,7 @@ def build_manifest(
         signals=log.signals,
         in_time=protocol.get("targets") == "successive",
         query=log.query,
+        by_time=by_time,
     )
     sums = _sum_audit(rows, request, engine)
     facts = [*list_log_facts(log), Fact("log", "settings", None, settings)]
@@ -311,6 +319,7 @@ def _count_facts(sums: Counter[Any], request: AuditRequest, parts: Parts) -> lis
     for name, part in parts.items():
         facts += [Fact(name, "rows", float(part.rows)), Fact(name, "content_hash", None, part.content_hash)]
     facts += [*_owner_facts(sums, "user", parts), *_owner_facts(sums, "item", parts)]
+    facts += _question_facts(sums, request, parts)
     n_labelled = sum(part.rows for part in parts.values())
     return [*facts, *_suspect_facts(sums, "user", n_labelled), *_suspect_facts(sums, "item", n_labelled)]
 
@@ -323,6 +332,19 @@ def _owner_facts(sums: Counter[Any], owner: str, parts: Parts) -> list[Fact]:
         if part != TRAIN:
             facts.append(Fact(part, f"cold_{owner}s", float(sums[f"cold {owner}s of", part]), detail))
     return [*facts, Fact("log", f"test_only_{owner}s", float(sums[f"{owner}s", "cold"]))]
+
+
+def _question_facts(sums: Counter[Any], request: AuditRequest, parts: Parts) -> list[Fact]:
+    """Count each held-out part's questions, where a user may have several."""
+    held_out = {name: part for name, part in parts.items() if name not in (TRAIN, GIVEN, LATER)}
+    if request.in_time:
+        return [
+            Fact(name, "questions", float(part.rows), "held-out rows") for name, part in held_out.items()
+        ]
+    if not request.query and not request.by_time:
+        return []
+    detail = f"users' {'queries' if request.query else 'times'}, each asked alone"
+    return [Fact(name, "questions", float(sums[f"questions {name}"]), detail) for name in held_out]
 
 
 def _suspect_facts(sums: Counter[Any], owner: str, rows: int) -> list[Fact]:

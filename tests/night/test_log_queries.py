@@ -99,8 +99,9 @@ def test_each_query_is_ranked_as_if_it_were_asked_alone(seed: int, tmp_path: Pat
     assert len(ranks["popular"]) == len(questions)
     rows = [(row.user_id, row.item_id, dict(row.attributes).get("session")) for row in tested]
     assert len(rows) == len(set(rows)) == sum(len(one[0]) for one in ranks["popular"].values())
-    (overlap,) = [row.value for row in read_rows(made.store, MANIFESTS) if row.fact == "overlap"]
-    assert overlap == 0
+    facts = {(row.part, row.fact): row.value for row in read_rows(made.store, MANIFESTS)}
+    assert facts["log", "overlap"] == 0
+    assert facts["test", "questions"] == len(questions)
     check_means(made)
     users = {row.user_id for row in read_rows(made.store, USER_METRICS)}
     assert users <= {user for user, _ in questions}

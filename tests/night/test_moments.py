@@ -26,7 +26,7 @@ from recbench_spark.night.benchmark_checks import check_benchmark
 from recbench_spark.night.night import make_run_key, open_night
 from recbench_spark.ranking import scored
 from recbench_spark.ranking.kernels.negatives import ROUNDS
-from recbench_spark.schemas import CHECKS, METRICS, RANKINGS, RUNS, SPLITS, USER_METRICS
+from recbench_spark.schemas import CHECKS, MANIFESTS, METRICS, RANKINGS, RUNS, SPLITS, USER_METRICS
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.store import Store
 from tests.nights import DATE, Ran, read_rows, run, small
@@ -337,6 +337,8 @@ def check_counts(made: Ran, world: World, questions: list[Question]) -> None:
         assert row.query_id is None or row.pool in (None, pools[f"{row.user_id}|{row.query_id}"])
     assert checks["test: candidates as of the moment"] == pytest.approx(sum(items) / len(items))
     assert checks["test: truth that was no candidate then"] == sum(len(one.gone) for one in questions)
+    facts = {(row.part, row.fact): row.value for row in read_rows(made.store, MANIFESTS)}
+    assert facts["test", "questions"] == len(questions)
 
 
 def check_means(made: Ran) -> None:

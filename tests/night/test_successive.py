@@ -20,7 +20,7 @@ from recbench_spark.engine.local import LocalEngine
 from recbench_spark.errors import ConfigError, ProtocolError
 from recbench_spark.evaluation import shuffle
 from recbench_spark.night.benchmark_checks import check_benchmark
-from recbench_spark.schemas import METRICS, RANKINGS, RUNS, SPLITS, USER_METRICS
+from recbench_spark.schemas import MANIFESTS, METRICS, RANKINGS, RUNS, SPLITS, USER_METRICS
 from recbench_spark.storage.arrow_store import ArrowStore
 from tests.nights import Ran, read_rows, run, small
 
@@ -124,6 +124,8 @@ def test_each_test_row_is_ranked_as_if_it_were_asked_alone(seed: int, tmp_path: 
     assert ranks.keys() == {"popular", "item_knn"}
     assert ranks == read_ranks(ask_alone(tmp_path / "alone", made, seed))
     tested = [row for row in read_rows(made.store, SPLITS) if row.part == "test"]
+    facts = {(row.part, row.fact): row.value for row in read_rows(made.store, MANIFESTS)}
+    assert facts["test", "questions"] == len(tested)
     assert len(ranks["popular"]) == len(tested)
     check_means(made)
 
