@@ -46,7 +46,7 @@ def explode(path: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def write_scores(folder: Path, shown: pd.DataFrame) -> list[dict[str, Any]]:
-    """A model by row, and the same in arrays with a time beside each score; and a guess."""
+    """A model by row, in arrays with a time beside each score, and as lists in arrays or cells; a guess."""
     number, rng = shown["item_id"].str[1:].astype(int), np.random.default_rng(4)
     rows = shown.rename(columns={"impression": "query_id"})[
         ["user_id", "query_id", "item_id", "event_time"]
@@ -56,9 +56,16 @@ def write_scores(folder: Path, shown: pd.DataFrame) -> list[dict[str, Any]]:
         list
     )
     tables = {"ctr": ctr, "arrays": arrays, "guess": rows.assign(score=rng.permutation(len(rows)) * 1.0)}
+    best = ctr.sort_values("item_id").sort_values("score", ascending=False, kind="stable")
+    order = best.groupby(["user_id", "query_id"], as_index=False)[["item_id", "event_time"]].agg(list)
+    tables |= {"order": order, "cells": order.assign(item_id=order["item_id"].str.join(" ")).iloc[:, :3]}
     for name, table in tables.items():
         table.to_parquet(folder / f"{name}.parquet")
-    return [{"name": name, "kind": "scores", "path": str(folder / f"{name}.parquet")} for name in tables]
+    kinds = {"order": "lists", "cells": "lists"}
+    return [
+        {"name": name, "kind": kinds.get(name, "scores"), "path": str(folder / f"{name}.parquet")}
+        for name in tables
+    ]
 
 
 def measure(shown: pd.DataFrame, scores: pd.DataFrame) -> dict[str, float]:
@@ -107,6 +114,12 @@ def test_impressions_from_the_file_to_the_board(tmp_path: Path) -> None:
         wanted = measure(shown, scores[["query_id", "item_id", "score"]])
         assert {metric: values[name, metric] for metric in wanted} == pytest.approx(wanted, abs=1e-12)
     assert values["ctr", "ndcg"] > values["guess", "ndcg"]
+    for metric in ("ndcg", "mrr", "auc"):
+        assert values["order", metric] == values["cells", metric]
+        assert metric == "auc" or values["order", metric] == values["ctr", metric]
     board = re.findall(r"^~? +(\d)  (\w+) +(0\.\d{4})", made.outcome.leaderboard, re.MULTILINE)
     best, guess = (f"{values[name, 'ndcg']:.4f}" for name in ("ctr", "guess"))
-    assert board == [("1", "arrays", best), ("1", "ctr", best), ("3", "guess", guess)]
+    assert board == [
+        *(("1", name, best) for name in ("arrays", "cells", "ctr", "order")),
+        ("5", "guess", guess),
+    ]
