@@ -123,15 +123,16 @@ def count_candidates(scored_i: Bools, moments: UserMoments, plan: Positives) -> 
 def _count_there(
     scored_i: Bools, users_u: Ints, moments: UserMoments, masked_offsets: Ints, masked_items: Ints
 ) -> Ints:
-    moment_u, periods, time_e, item_e, step_e = moments
-    counts_u, e, count = np.empty(len(users_u), np.int64), 0, 0
+    moment_u, _, time_e, item_e, step_e = moments
+    counts_u, there_i, e, count = np.empty(len(users_u), np.int64), np.zeros(len(scored_i), np.bool_), 0, 0
     for u in users_u:
         while e < len(time_e) and time_e[e] <= moment_u[u]:
             count += step_e[e] * scored_i[item_e[e]]
+            there_i[item_e[e]] = not there_i[item_e[e]]
             e += 1
         counts_u[u] = count
         for m in range(masked_offsets[u], masked_offsets[u + 1]):
-            counts_u[u] -= is_available(periods, masked_items[m], moment_u[u])
+            counts_u[u] -= there_i[masked_items[m]]
     return counts_u
 
 
