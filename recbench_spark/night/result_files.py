@@ -63,8 +63,8 @@ class MetricRecord(FileRecord):
     n: int = Field(description="users averaged, or rows of value metrics")
 
 
-class DifferenceRecord(FileRecord):
-    """One difference between two runs, as in the table `comparisons`."""
+class PairRecord(FileRecord):
+    """A difference between two runs over some users."""
 
     kind: str = Field(description="pair, previous or baseline")
     model: str
@@ -85,39 +85,25 @@ class DifferenceRecord(FileRecord):
     ci_high: float | None
     p_t: float | None
     p_holm: float | None
-    with_baseline: bool | None
     family: int | None = Field(description="tests over which p_holm is adjusted")
-    verdict: str | None
     allowed_drop: float | None
+
+
+class DifferenceRecord(PairRecord):
+    """One difference between two runs, as in the table `comparisons`."""
+
+    with_baseline: bool | None
+    verdict: str | None
     regressed: bool
 
 
-class FallenSliceRecord(FileRecord):
+class FallenSliceRecord(PairRecord):
     """A slice's value that fell, as in the table `slice_comparisons`."""
 
-    kind: Literal["pair", "previous", "baseline"]
-    model: str
-    other: str
-    run_id: str
-    other_run_id: str
-    other_date: date
-    part: str
-    metric: str
-    k: int | None
-    definition: str
     slice_key: str
     slice_value: str | None = Field(description="null: all values with few users")
     pooled: int | None = Field(description="how many values these are; null: one")
     pooled_values: list[str] | None
-    users: int
-    value: float
-    other_value: float
-    difference: float
-    ci_low: float | None
-    ci_high: float | None
-    family: int = Field(description="tests over which p_holm is adjusted")
-    p_holm: float
-    allowed_drop: float
 
 
 class VerdictRecord(FileRecord):
