@@ -11,7 +11,7 @@ from typing import Any
 from recbench_spark.config import AGE_FACT, Gate, Split, make_age_gate
 from recbench_spark.core.checks import Check
 from recbench_spark.errors import GateError
-from recbench_spark.schemas import MANIFESTS, RUNS
+from recbench_spark.schemas import MANIFESTS, RUNS, TIME_FACTS
 from recbench_spark.storage.file_tables import FileTables
 
 
@@ -45,7 +45,7 @@ def gate_checks(
     """
     rows = {(row["part"], row["fact"]): row for row in facts if row["value"] is not None}
     values = {key: row["value"] for key, row in rows.items()}
-    earlier = {(row["part"], row["fact"]): row["value"] for row in before if row["value"] is not None}
+    earlier = {(row["part"], row["fact"]): row for row in before if row["value"] is not None}
     checks = [
         check
         for gate in gates
@@ -88,18 +88,20 @@ def read_facts_before(store: FileTables, suite: str, dataset: str, day: date) ->
 
 
 Values = Mapping[tuple[str, str], float]
+Rows = Mapping[tuple[str, str], Mapping[str, Any]]
 
 
-def _check_moves(gate: Gate, values: Values, earlier: Values) -> list[GateCheck]:
+def _check_moves(gate: Gate, values: Values, earlier: Rows) -> list[GateCheck]:
     """Compare a fact's values with those of the night before; a fact that is gone moved."""
     keys = [key for key in sorted(earlier) if key[1] == gate.fact and gate.part in (None, key[0])]
     checks = []
     for part, fact in keys:
-        now, then = values.get((part, fact), 0.0), earlier[part, fact]
+        now, then = values.get((part, fact), 0.0), earlier[part, fact]["value"]
+        text = earlier[part, fact]["detail"] if fact in TIME_FACTS else f"{then:.15g}"
         moved = abs(now - then) / max(abs(then), 1.0)
         outside = moved == 0 if gate.still else moved > (gate.moved or 0.0)
         bound = "if it stands still" if gate.still else f"if it moves by more than {gate.moved:g} of it"
-        detail = f"gate: {gate.action} {bound}; {then:.15g} on the night before"
+        detail = f"gate: {gate.action} {bound}; {text} on the night before"
         name = f"{part}: {fact} {'stands still' if gate.still else 'moved'}"
         checks.append(GateCheck(name, now, gate.moved, _name_severity(gate), detail, outside))
     return checks
@@ -109,7 +111,7 @@ def _name_severity(gate: Gate) -> str:
     return "error" if gate.action == "fail" else "warning"
 
 
-def _check_gate(gate: Gate, values: Values, _: Values) -> list[GateCheck]:
+def _check_gate(gate: Gate, values: Values, _: Rows) -> list[GateCheck]:
     parts = sorted(part for part, fact in values if fact == gate.fact and gate.part in (None, part))
     checks = [_check_fact(gate, part, values[part, gate.fact]) for part in parts]
     return checks or [_check_fact(gate, gate.part or "every part", math.nan)]

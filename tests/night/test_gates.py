@@ -154,3 +154,9 @@ def test_a_fact_that_is_gone_has_moved() -> None:
 def test_a_gate_has_one_bound(bounds: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="give one of 'above'"):
         Gate(fact="rows", **bounds)
+
+
+def test_times_of_the_night_before_are_told_as_texts() -> None:
+    row = {"part": "log", "fact": "newest_event", "value": 1.5e15, "detail": "2017-07-14 02:40:00 UTC"}
+    (check,) = gate_checks([Gate(fact="newest_event", still=True)], [row], [row])
+    assert check.detail == "gate: fail if it stands still; 2017-07-14 02:40:00 UTC on the night before"
