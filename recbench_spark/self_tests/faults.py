@@ -342,6 +342,17 @@ def old_truth(world: SampleFacts) -> Tables:
     return {LOG: world.sample.tables[BEFORE]}
 
 
+@fault("the truth is that of other users")
+def truth_exchanged(world: SampleFacts) -> Tables:
+    """Give tested rows to other users: what models know of a user helps no more."""
+    log = world.sample.log.copy()
+    rows = np.flatnonzero(_is_among(log, world.truth))
+    rows = rows[np.argsort(draw(log.user_id.iloc[rows], world.seed, "exchanged"), kind="stable")]
+    owners = log.user_id.to_numpy(copy=True)
+    owners[rows] = np.roll(owners[rows], len(rows) // 2)
+    return {LOG: log.assign(user_id=owners)}
+
+
 @fault("relevance is turned round")
 def relevance_reversed(world: SampleFacts) -> Tables:
     """Give the best rating to the worst, and so on."""
