@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,6 +22,8 @@ from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from jobs.bench import planted_shop
 from recbench_spark import cli
