@@ -214,7 +214,7 @@ def test_rows_trained(world: SampleFacts) -> Tables:
     if users is None:
         raise NotHereError("users have no vectors of their own")
     wanted = world.truth.merge(items[["item_id", "vector"]], on="item_id")
-    sums = wanted.groupby("user_id").vector.apply(lambda some: np.mean(np.stack(list(some)), axis=0))
+    sums = wanted.groupby("user_id").vector.apply(lambda own: np.mean(np.stack(list(own)), axis=0))
     own, size = _matrix(users), np.linalg.norm(_matrix(users), axis=1).mean()
     for place, user in enumerate(users.user_id):
         if user in sums.index:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -185,7 +186,7 @@ def read_log(store: FileTables, dataset: Dataset, users: frozenset[str]) -> pd.D
     """Read the users' rows of a log, with standard names and times in microseconds."""
     log = open_any_log(store, dataset)
     names = list(log.columns)
-    tables = [one for some in log.rows.each(names, partial(_keep_users, users=users)) for one in some]
+    tables = [*chain.from_iterable(log.rows.each(names, partial(_keep_users, users=users)))]
     rows = pa.concat_tables(tables) if tables else pa.table({name: [] for name in names})
     return _flatten(rows, log, dataset)
 
@@ -240,7 +241,7 @@ def read_labels(store: FileTables, benchmark: Benchmark, log: pd.DataFrame) -> I
         name = cut.column or cut.key
         if cut.of == "users" and cut.path:
             opened = open_input(store.engine, cut.path, ["user_id", name], f"slice {cut.key}")
-            tables = [one for some in opened.rows.each(["user_id", name], list) for one in some]
+            tables = [*chain.from_iterable(opened.rows.each(["user_id", name], list))]
             table = pa.concat_tables(tables).to_pandas()
             label_u = table.assign(user_id=table.user_id.astype(str)).set_index("user_id")[name]
             yield label_u[label_u.index.isin(log.user_id)]
@@ -279,7 +280,7 @@ def read_delivered(
         more = [n for n in ("score", "rank", "bias", "query_id") if n in opened.schema.names]
         wanted = {"user_id": users, "item_id": items}
         keep = partial(_keep_known, wanted={name: wanted[name] for name in needed if name in wanted})
-        kept_rows = [one for some in opened.rows.each([*needed, *more], keep) for one in some]
+        kept_rows = [*chain.from_iterable(opened.rows.each([*needed, *more], keep))]
         frame: pd.DataFrame = (
             pa.concat_tables(kept_rows).to_pandas() if kept_rows else pd.DataFrame(columns=needed)
         )

@@ -247,10 +247,8 @@ class Plan:
                 finding = Finding(fault, tables, applies=False)
             else:
                 night = nights.get(fault.name)
-                if night is None or not night.rang(
-                    self.honest.alarms
-                ):  # alone, checks see its night before
-                    night = self.run(fault.name, tables)
+                if night is None or not night.rang(self.honest.alarms):
+                    night = self.run(fault.name, tables)  # alone: checks see its night before
                 finding = self.conclude(fault, tables, night)
             say(f"{fault.name}: {finding.witness or 'does not apply'}")
             yield finding
