@@ -32,6 +32,7 @@ from recbench_spark.metrics.kernels.predictions import VALUE_METRICS
 from recbench_spark.metrics.list_rows import sum_lists, user_batch
 from recbench_spark.metrics.questions import (
     Owners,
+    average_moments,
     average_questions,
     has_questions,
     keep_users_whole,
@@ -262,12 +263,23 @@ def sum_users(
 
 def sum_list_values(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches:
     """Sum list metrics by part: `TOTALS` from `LISTS_WITH_COUNTS`."""
+
+    def totals(users: pa.RecordBatch) -> MetricTotals:
+        values = beyond_accuracy.list_values(users, plan.list_metrics, facts, plan.ks)
+        return sum_users(values, read_owners(users), plan.bootstrap, plan.definition.weigh)
+
+    yield from sum_by_part(batches, totals)
+
+
+def sum_by_part(batches: Batches, measure_users: Callable[[pa.RecordBatch], MetricTotals]) -> Batches:
+    """Sum a task's parts: rows of `TOTALS`.
+
+    `measure_users` sums the metrics for one part's users in a batch.
+    """
     totals: dict[SliceKey, MetricTotals] = {}
     for batch in batches:
         for part, users in split_by_part(batch):
-            values = beyond_accuracy.list_values(users, plan.list_metrics, facts, plan.ks)
-            sums = sum_users(values, read_owners(users), plan.bootstrap, plan.definition.weigh)
-            add_slice_totals(totals, (part, None, None), sums)
+            add_slice_totals(totals, (part, None, None), measure_users(users))
     for key, sums in totals.items():
         yield totals_batch(key, sums)
 
@@ -436,18 +448,10 @@ def totals_batch(key: SliceKey, totals: MetricTotals) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns, schema=batch_schemas.TOTALS)
 
 
-MOMENTS = 5
-"""Moments for means over users; those over rows have more."""
-
-
 def finish_metrics(columns: Sequence[MetricColumn], bootstrap: Bootstrap, table: pa.Table) -> pa.Table:
     """Compute a slice's `METRIC_ROWS` from its `TOTALS`."""
     totals = add_up(table, len(columns), bootstrap.replicates)
-    if totals.moments_c5.shape[1] == MOMENTS:
-        value, stderr, n = resampling.mean_and_error(totals.moments_c5)
-        users = n
-    else:
-        value, stderr, n, users = resampling.row_mean_and_error(totals.moments_c5)
+    value, stderr, n, users = average_moments(totals.moments_c5)
     low, high = resampling.interval(totals.boot_bc, totals.weights_bc, users, bootstrap.level)
     return metric_table(table, columns, (value, stderr, low, high), n)
 

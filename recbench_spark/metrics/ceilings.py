@@ -24,8 +24,8 @@ from recbench_spark.metrics.accuracy import SLICE, MetricPlan, MetricTotals
 from recbench_spark.metrics.kernels import accuracy as kernel
 from recbench_spark.metrics.kernels.about import best_when
 from recbench_spark.metrics.kernels.chunk import Chunk, divide, sum_by
-from recbench_spark.metrics.questions import keep_users_whole, read_owners
-from recbench_spark.ranking.batches import split_by_part, to_rankings
+from recbench_spark.metrics.questions import average_moments, keep_users_whole, read_owners
+from recbench_spark.ranking.batches import to_rankings
 from recbench_spark.ranking.kernels.rankings import Rankings
 from recbench_spark.schemas import CEILINGS
 
@@ -115,21 +115,18 @@ def measure_reach(rankings: Rankings, definition: Definition) -> Floats:
 
 def _sum_ceilings(plan: MetricPlan, batches: Batches) -> Batches:
     """Sum ceilings, losses and reach by part: rows of `TOTALS`."""
-    totals: dict[accuracy.SliceKey, MetricTotals] = {}
-    for batch in keep_users_whole(batches):
-        for part, users in split_by_part(batch):
-            rankings = to_rankings(users)
-            best, own = (
-                np.concatenate(list(measured(plan, rankings).values()), axis=1)
-                for measured in (measure_best, accuracy.measure_ranks)
-            )
-            table = np.concatenate([best, best - own, measure_reach(rankings, plan.definition)], axis=1)
-            owners, values = read_owners(users).weigh(table, plan.definition.weigh)
-            replicates = np.zeros((2, 0, table.shape[1]), np.int64)
-            sums = MetricTotals(owners.moments(values), *replicates)
-            accuracy.add_slice_totals(totals, (part, None, None), sums)
-    for key, sums in totals.items():
-        yield accuracy.totals_batch(key, sums)
+
+    def totals(users: pa.RecordBatch) -> MetricTotals:
+        rankings = to_rankings(users)
+        best, own = (
+            np.concatenate(list(measured(plan, rankings).values()), axis=1)
+            for measured in (measure_best, accuracy.measure_ranks)
+        )
+        table = np.concatenate([best, best - own, measure_reach(rankings, plan.definition)], axis=1)
+        owners, values = read_owners(users).weigh(table, plan.definition.weigh)
+        return MetricTotals(owners.moments(values), *np.zeros((2, 0, table.shape[1]), np.int64))
+
+    yield from accuracy.sum_by_part(keep_users_whole(batches), totals)
 
 
 def _finish(plan: MetricPlan, table: pa.Table) -> pa.Table:
@@ -137,11 +134,7 @@ def _finish(plan: MetricPlan, table: pa.Table) -> pa.Table:
     columns, level = plan.table(plan.rank_metrics), plan.bootstrap.level
     c = len(columns)
     moments = accuracy.add_up(table, 2 * c + 1, 0).moments_c5
-    if moments.shape[1] == accuracy.MOMENTS:
-        value, stderr, n = resampling.mean_and_error(moments)
-        users = n
-    else:
-        value, stderr, n, users = resampling.row_mean_and_error(moments)
+    value, stderr, n, users = average_moments(moments)
     lower = np.isin([column.metric for column in columns], best_when("small"))
     value[c : 2 * c] *= np.where(lower, -1.0, 1.0)
     reach = stdtrit(np.maximum(users - 1, 1), (1 + level) / 2) * stderr

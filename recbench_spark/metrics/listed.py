@@ -35,7 +35,7 @@ from recbench_spark.ranking.batch_schemas import (
     LISTS_WITH_TRUTH,
     METRIC_ROWS,
 )
-from recbench_spark.ranking.batches import column_or_null, split_by_part
+from recbench_spark.ranking.batches import column_or_null
 from recbench_spark.ranking.kernels.rankings import mark_relevant
 from recbench_spark.schemas import METRICS, QUERY_ID
 from recbench_spark.storage.shared_arrays import flatten_lists
@@ -160,17 +160,15 @@ def _mark_common(offsets: Ints, item_n: Ints, truth_offsets: Ints, truth_p: Ints
 
 def sum_groups(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches:
     """Sum users' counts by group of items: `TOTALS` by part."""
-    totals: dict[accuracy.SliceKey, accuracy.MetricTotals] = {}
-    for batch in batches:
-        for part, users in split_by_part(batch):
-            lists = ListedCounts(*flatten_lists(users.column("counts")), facts.n_users, facts.head)
-            hit_n = flatten_lists(users.column("hits"))[1].astype(bool)
-            counts = count_groups(lists, hit_n, flatten_lists(users.column("truth_counts")), plan.ks)
-            values = {"groups": counts.reshape(len(counts), -1) * RATIO_SHIFT}
-            sums = accuracy.sum_users(values, read_owners(users), plan.bootstrap)
-            accuracy.add_slice_totals(totals, (part, None, None), sums)
-    for key, sums in totals.items():
-        yield accuracy.totals_batch(key, sums)
+
+    def totals(users: pa.RecordBatch) -> accuracy.MetricTotals:
+        lists = ListedCounts(*flatten_lists(users.column("counts")), facts.n_users, facts.head)
+        hit_n = flatten_lists(users.column("hits"))[1].astype(bool)
+        counts = count_groups(lists, hit_n, flatten_lists(users.column("truth_counts")), plan.ks)
+        values = {"groups": counts.reshape(len(counts), -1) * RATIO_SHIFT}
+        return accuracy.sum_users(values, read_owners(users), plan.bootstrap)
+
+    yield from accuracy.sum_by_part(batches, totals)
 
 
 def finish_groups(plan: MetricPlan, table: pa.Table) -> pa.Table:

@@ -59,6 +59,21 @@ class Owners:
         return np.concatenate([plain, resampling.ratio_moments(*_sum_rows(self.user_q, values_qc))], axis=1)
 
 
+MOMENTS = 5
+"""Moments for means over users; those over rows have more."""
+
+
+def average_moments(moments: Ints) -> tuple[Floats, Floats, Ints, Ints]:
+    """Return means, standard errors, averaged rows and users, (c,) each.
+
+    `moments`: those of `Owners.moments`.
+    """
+    if moments.shape[1] == MOMENTS:
+        value, stderr, n = resampling.mean_and_error(moments)
+        return value, stderr, n, n
+    return resampling.row_mean_and_error(moments)
+
+
 def average_rows(user_q: Ints, values_qc: Floats) -> Floats:
     """Average each user's rows, (u, c); NaN where all are left out."""
     sums, counts = _sum_rows(user_q, values_qc)
