@@ -29,7 +29,7 @@ import pyarrow.dataset as ds
 
 from recbench_spark.errors import DataError, StoreError
 from recbench_spark.storage.object_access import open_filesystem, open_path
-from recbench_spark.storage.publish import read_clock, remove_tree, replace_file
+from recbench_spark.storage.publish import age_seconds, read_clock, remove_tree, replace_file
 from recbench_spark.storage.seals import SEAL, find_damage, read_seal, write_seal
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -37,6 +37,9 @@ Builder = Callable[[ds.Dataset, Path], None]
 """Streams a Parquet dataset into `.npy` files of a folder."""
 
 KEEP_SECONDS = 24 * 3600
+SWEPT = ".swept"
+"""File whose time is that of a host's last search for old folders: it takes a look at each one."""
+SWEEP_SECONDS = 3600
 MAX_MAPPED = 4
 """Most folders mapped by a worker at once; nights evaluate one model after the other."""
 
@@ -90,7 +93,7 @@ class SharedRows:
         with lock_file(host / f"{self.key}.lock"):
             if not is_whole(place):
                 remove_tree(place)
-                remove_old(host)
+                sweep(host)
                 partial = Path(tempfile.mkdtemp(prefix=f"{self.key}.", dir=host))
                 build(self.dataset(), partial)
                 write_seal(partial)
@@ -269,6 +272,13 @@ def lock_file(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def sweep(host: Path) -> None:
+    """Remove old entries from a host's folder, once an hour."""
+    if not (host / SWEPT).exists() or age_seconds(host / SWEPT) > SWEEP_SECONDS:
+        remove_old(host)
+        (host / SWEPT).touch()
 
 
 def remove_old(folder: Path) -> None:

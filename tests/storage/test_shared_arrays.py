@@ -92,13 +92,16 @@ def test_a_worker_keeps_few_folders_mapped_the_last_used(host: Path, tmp_path: P
     assert list(shared_arrays._open_folders) == [f"k{n}" for n in range(2, shared_arrays.MAX_MAPPED + 2)]
 
 
-def test_old_folders_go_when_another_is_built(host: Path, tmp_path: Path) -> None:
+def test_old_folders_go_when_another_is_built_an_hour_later(host: Path, tmp_path: Path) -> None:
     make_rows(tmp_path, "old", [1, 2]).arrays(build)
     past = time.time() - shared_arrays.KEEP_SECONDS - 10
     os.utime(host / "old", (past, past))
+    make_rows(tmp_path, "soon", [1, 2]).arrays(build)
+    assert (host / "old").exists()
+    an_hour_ago = time.time() - shared_arrays.SWEEP_SECONDS - 10
+    os.utime(host / shared_arrays.SWEPT, (an_hour_ago, an_hour_ago))
     make_rows(tmp_path, "new", [1, 2]).arrays(build)
-    assert not (host / "old").exists()
-    assert (host / "new").exists()
+    assert {path.name for path in host.iterdir() if path.is_dir()} == {"soon", "new"}
 
 
 def test_the_folder_is_this_user_s_own(host: Path) -> None:
