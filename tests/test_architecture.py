@@ -49,8 +49,11 @@ TOP = {
 }
 """Modules beside the folders, and their rooms."""
 
-UPWARD = {("models/settings.py", "metrics.kernels.about.figure_range")}
-"""Imports against the layers: a published figure is checked against its metric, when a file has one."""
+UPWARD = {
+    ("models/settings.py", "metrics.kernels.about.figure_range"),
+    ("config/evaluation.py", "metrics.kernels.about.expand_families"),
+}
+"""Imports against the layers, when a file has them: published figures, and bundles of metrics."""
 
 WITH_SPARK = {
     "engine": ("platforms", "sessions", "tasks", "versions"),
@@ -304,6 +307,7 @@ LAZY_FILES = {
     "recbench_spark/night/run_night.py": "loads Spark for steps that it alone does",
     "recbench_spark/night/night.py": "loads Spark for what it alone reads",
     "recbench_spark/cli.py": "loads Spark, to cancel its jobs",
+    "recbench_spark/config/evaluation.py": "bundles of metrics need numba and scipy, other settings do not",
     "recbench_spark/models/settings.py": "figures of metrics need numba and scipy, other settings do not",
     "recbench_spark/sources/input_rows.py": "loads Spark for frames, and for paths that it alone reads",
     "recbench_spark/sources/readers/published.py": "loads Spark for text that it alone reads",

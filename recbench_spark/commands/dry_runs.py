@@ -54,6 +54,7 @@ def dry_run(store_root: str, benchmark: Benchmark, logical_date: date, done: Nig
         f"split       {benchmark.split.describe()}",
         f"models      {', '.join(f'{model.name} ({model.kind})' for model in benchmark.models)}",
         f"metrics     {', '.join(evaluation.metrics)} at {', '.join(map(str, evaluation.cutoffs))}",
+        *(f"left out    {', '.join(left_out)}" for left_out in [evaluation.left_out] if left_out),
         f"parts       {', '.join(evaluation.parts)}",
         f"definition  {benchmark.definition.describe()}",
         *(f"can tell    {text}" for text in describe_power(store_root, benchmark)),

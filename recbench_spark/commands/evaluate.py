@@ -54,7 +54,7 @@ if __name__ != "flags":
     from recbench_spark.evaluation.many_models import SIDES
     from recbench_spark.evaluation.pairs import evaluate_pairs
     from recbench_spark.evaluation.predictions import WEIGHTED, evaluate_predictions
-    from recbench_spark.evaluation.request_checks import check_request
+    from recbench_spark.evaluation.request_checks import LEFT_OUT, check_request
     from recbench_spark.metrics.beyond_accuracy import LIST_METRICS
     from recbench_spark.metrics.kernels.accuracy import METRICS
     from recbench_spark.runtime.journal import Journal
@@ -108,7 +108,8 @@ def _add_metric_flags(flags: cli.Parser) -> None:
     add = flags.add_argument
     add("--k", type=cli.parse_cutoffs, default=EvaluationRequest.k, help="cut-offs, e.g. 1,3,10")
     default = ",".join(DEFAULT_METRICS)
-    add("--metrics", help=f"comma-separated, such as ndcg@10; default {default}")
+    families = "; family:NAME is all metrics of accuracy, coverage, popularity, diversity, ..."
+    add("--metrics", help=f"comma-separated, such as ndcg@10; default {default}{families}")
     add("--curve", action="store_true", help="keep every cut-off from 1 to the largest k")
     add("--cut", action="store_true", help="rank only up to the largest k: faster, no uncut values")
     add("--preset", help="definition of another library, e.g. recbole, rectools, mllib")
@@ -456,6 +457,7 @@ def print_results(
     rows = shown.astype({"k": "Int64"}).astype({"k": str})
     print(rows.replace({"k": {"<NA>": ""}}).to_string(index=False, na_rep=""))
     for check in checks.to_pylist():
-        if not check["passed"]:
-            print(f"warning: {check['check']}: {check['observed']:g} ({check['detail']})")
+        if not check["passed"] or check["check"] == LEFT_OUT:
+            kind = "note" if check["passed"] else "warning"
+            print(f"{kind}: {check['check']}: {check['observed']:g} ({check['detail']})")
     print(f"run {run_id} in {root}; known metrics: {', '.join((*METRICS, *LIST_METRICS))}")

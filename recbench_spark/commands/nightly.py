@@ -145,6 +145,8 @@ class NightRunner:
         require_storage(self.args.warehouse)
         choice, n = choose_runner(self.args.engine, benchmark, self.args.warehouse, night=True)
         self.journal.say(f"benchmark {benchmark.name}, night {day}: {choice.describe()}")
+        if left_out := benchmark.evaluation.left_out:
+            self.journal.say(f"metrics of families without their inputs: {', '.join(left_out)}")
         if choice.engine == "local":
             try:
                 store = ArrowStore(self.args.warehouse, workers=choose_workers(n))

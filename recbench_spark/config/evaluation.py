@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, field_validator, model_validator
 
 from recbench_spark.analyses.curves.settings import LearningCurve
 from recbench_spark.core.definitions import (
@@ -18,7 +18,7 @@ from recbench_spark.core.definitions import (
     ExposureEstimator,
     make_definition,
 )
-from recbench_spark.core.metric_names import read_figures
+from recbench_spark.core.metric_names import read_family, read_figures
 from recbench_spark.core.strict_settings import INT, MAX_CURVE, Count, Location, Name, Seed, Strict
 from recbench_spark.errors import ConfigError, show_value
 
@@ -228,7 +228,8 @@ RANKING_ONLY = (
 class Evaluation(Strict):
     """Metrics to compute: their names, cut-offs, definition and slices.
 
-    `metrics`: names, or names with a cut-off such as `ndcg@10`, which then joins `k`. `features`: a table
+    `metrics`: names, also with a cut-off such as `ndcg@10`, which then joins `k`, and bundles:
+    `{family: popularity}` is all metrics in a family whose inputs the file gives. `features`: a table
     (item_id, vector) with item features, for the metric `diversity`. `multiverse`: also measure under every
     defensible definition (`evaluation.multiverse`). `exposure`: estimates corrected for what was shown, by
     item propensities. `task`: rank items, or predict the ratings in held-out rows (`metrics` are then rmse,
@@ -266,6 +267,25 @@ class Evaluation(Strict):
     learning_curve: LearningCurve | None = None
 
     added_later: ClassVar[frozenset[str]] = frozenset({"task", "learning_curve"})
+
+    _left_out: tuple[str, ...] = PrivateAttr(())
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _expand_families(cls, document: Any, check: ModelWrapValidatorHandler[Evaluation]) -> Evaluation:
+        """Replace bundles by the names of their metrics."""
+        names = document.get("metrics") if isinstance(document, dict) else None
+        if not isinstance(names, list | tuple) or all(read_family(name) is None for name in names):
+            return check(document)
+        # Imported here: metrics load numba and scipy, which other settings do not need.
+        from recbench_spark.metrics.kernels.about import expand_families  # noqa: PLC0415
+
+        given = {"train", *(name for name in ("features", "item_groups") if document.get(name))}
+        given |= {"uncut"} if document.get("uncut", True) else set()
+        metrics, left_out = expand_families(names, given)
+        made = check({**document, "metrics": metrics})
+        made._left_out = left_out
+        return made
 
     @model_validator(mode="before")
     @classmethod
@@ -344,6 +364,11 @@ class Evaluation(Strict):
                 f"learning_curve: points x metrics x cut-offs x bootstrap.replicates are {sums:,}, and a "
                 f"task holds 16 bytes for each: at most {MAX_CURVE_SUMS:,}"
             )
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Metrics in bundles whose inputs the file does not give."""
+        return self._left_out
 
     @property
     def all_metrics(self) -> tuple[str, ...]:

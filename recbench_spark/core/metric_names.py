@@ -22,6 +22,9 @@ ALIASES: Mapping[str, str] = {
 }
 """Other libraries' names, in small letters with underscores, and ours for the same quantity."""
 
+FAMILY = "family"
+"""The key that names a bundle among metrics: `{family: popularity}`, or in a text `family:popularity`."""
+
 Figures = tuple[tuple[str, int], ...]
 """Pairs of a metric and a cut-off, such as `ndcg@10`."""
 
@@ -36,6 +39,20 @@ def translate_name(name: str) -> str:
     """
     plain = re.sub(r"[\s-]+", "_", name.strip()).lower()
     return ALIASES.get(plain, plain)
+
+
+def read_family(entry: object) -> str | None:
+    """Return the family that an entry of metrics names.
+
+    None: the entry is no bundle.
+
+    >>> read_family({"family": "groups"}), read_family("family:groups"), read_family("ndcg")
+    ('groups', 'groups', None)
+    """
+    if isinstance(entry, Mapping) and {*entry} == {FAMILY}:
+        return str(entry[FAMILY])
+    is_text = isinstance(entry, str) and entry.startswith(f"{FAMILY}:")
+    return str(entry).partition(":")[2].strip() if is_text else None
 
 
 def split_figure(text: str) -> tuple[str, int | None]:

@@ -13,7 +13,7 @@ definitions, other parts and other held-out items cannot be compared and are ref
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from numbers import Integral, Real
 from os import PathLike
@@ -48,7 +48,8 @@ from recbench_spark.evaluation.compared_runs import (
     refuse_other_truth,
 )
 from recbench_spark.evaluation.options import is_single, make_bootstrap
-from recbench_spark.metrics.kernels.about import best_when
+from recbench_spark.evaluation.request_checks import list_given
+from recbench_spark.metrics.kernels.about import NEEDS, best_when, expand_families
 from recbench_spark.metrics.result import ShownTable
 from recbench_spark.metrics.result_views import name_figure
 from recbench_spark.sources.arrow_rows import as_table, encode_ids
@@ -60,7 +61,7 @@ def compare(  # noqa: PLR0913
     truth: Any = None,
     *,
     baseline: str | None = None,
-    metrics: Sequence[str] | str | None = None,
+    metrics: Sequence[Any] | str | None = None,
     k: Sequence[int | None] | int | None = None,
     part: str | None = None,
     minimum: float = 0.0,
@@ -80,7 +81,8 @@ def compare(  # noqa: PLR0913
             a dict of names and these.
         truth: the held-out items, as in `evaluate`.
         baseline: name of the model to compare all others with; None: the last one.
-        metrics: metrics with a value for each user; None: all common ones.
+        metrics: metrics with a value for each user, or bundles of them as in `evaluate`; None: all common
+            ones.
         k: cut-offs, None for the whole ranking; None: all common ones.
         part: part of the split; None: all common ones.
         minimum: the smallest difference that matters, for the verdicts.
@@ -95,7 +97,9 @@ def compare(  # noqa: PLR0913
             rows weigh alike in the definition.
     """
     boot = _require_replicates(make_bootstrap(bootstrap))
-    wanted = _read_request(metrics, k)
+    tables = {name: options.get(name) for name in NEEDS - {"uncut"}}
+    given = NEEDS if truth is None else list_given(options.get("uncut"), **tables)
+    wanted = _read_request(metrics, k, given)
     if warehouse is not None:
         _refuse_options(truth, options, "runs of a warehouse")
         runs, largest = read_warehouse(models, str(warehouse), suite)
@@ -106,7 +110,7 @@ def compare(  # noqa: PLR0913
         runs, largest = read_results(models), None
     chosen = _order_runs(runs, baseline)
     refuse_other_truth(chosen)
-    figures, checks = list_figures(chosen, wanted.metrics, part)
+    figures, checks = list_figures(chosen, wanted.select_metrics(chosen), part)
     _refuse_rows(figures)
     refuse_other_limits(chosen, figures)
     checks += check_revisions(chosen)
@@ -125,13 +129,20 @@ def compare(  # noqa: PLR0913
 class ComparisonRequest:
     """Metrics and cut-offs to compare.
 
-    figures: metrics named with a cut-off; whole: metrics named without one.
+    figures: metrics named with a cut-off; whole: metrics named without one; bundled: metrics from bundles,
+    compared where all models have their values.
     """
 
     metrics: tuple[str, ...] | None
     ks: tuple[int | None, ...] | None
     figures: Figures = ()
     whole: frozenset[str] = frozenset()
+    bundled: frozenset[object] = frozenset()
+
+    def select_metrics(self, runs: Sequence[ModelRun]) -> tuple[str, ...] | None:
+        """Return named metrics, and bundled ones that all runs have."""
+        lacking = {name for name in self.bundled if not all(name in run.definitions for run in runs)}
+        return self.metrics and tuple(name for name in self.metrics if name not in lacking)
 
     def make_options(self) -> dict[str, Any]:
         """Return options by which `evaluate` gives these numbers."""
@@ -206,8 +217,8 @@ def _sort_cutoffs(k: int | None) -> tuple[bool, int]:
     return k is None, k or 0
 
 
-def _read_request(metrics: Any, k: Any) -> ComparisonRequest:
-    """Read the call's metrics and cut-offs.
+def _read_request(metrics: Any, k: Any, given: Set[str]) -> ComparisonRequest:
+    """Read the call's metrics and cut-offs; `given`: inputs for bundles.
 
     Raises:
         ConfigError: metrics are no names; cut-offs are neither whole numbers from 1 on nor None.
@@ -215,13 +226,15 @@ def _read_request(metrics: Any, k: Any) -> ComparisonRequest:
     ks = None if k is None else tuple(map(_read_cutoff, [k] if is_single(k) else k))
     if metrics is None:
         return ComparisonRequest(None, ks)
-    single = (metrics,) if isinstance(metrics, str) else ()
-    listed = single if is_single(metrics) else tuple(metrics)
+    single = (metrics,) if isinstance(metrics, str | Mapping) else ()
+    entries = single if single or is_single(metrics) else tuple(metrics)
+    listed, _ = expand_families(entries, given)
     if not listed or not all(isinstance(name, str) for name in listed):
         raise ConfigError(f"metrics is {show_value(metrics)}", "give names, such as metrics='ndcg@10'")
     names, figures = read_figures(listed)
-    whole = frozenset(translate_name(name) for name in listed if "@" not in name)
-    return ComparisonRequest(tuple(map(str, names)), ks, figures, whole)
+    whole = frozenset(translate_name(str(name)) for name in listed if "@" not in str(name))
+    bundled = frozenset(name for name in listed if name not in entries)
+    return ComparisonRequest(tuple(map(str, names)), ks, figures, whole, bundled)
 
 
 def _read_cutoff(k: Any) -> int | None:

@@ -46,7 +46,7 @@ def evaluate(  # noqa: PLR0913
     features_name: str = EvaluationRequest.features_name,
     columns: Mapping[str, Any] | None = None,
     k: Sequence[int] | int = EvaluationRequest.k,
-    metrics: Sequence[str] | str = EvaluationRequest.metrics,
+    metrics: Sequence[Any] | str = EvaluationRequest.metrics,
     preset: str | None = EvaluationRequest.preset,
     definition: Mapping[str, Any] | None = EvaluationRequest.definition,
     similarity: Literal["dot", "cosine"] = EvaluationRequest.similarity,
@@ -83,7 +83,8 @@ def evaluate(  # noqa: PLR0913
         k: cut-offs, or one.
         metrics: names in `metrics.kernels.accuracy.METRICS` and `metrics.beyond_accuracy.LIST_METRICS`, or
             one. `ndcg@10` also names a cut-off; names such as `hit_rate` are understood
-            (`metric_names.ALIASES`).
+            (`metric_names.ALIASES`). `{"family": "popularity"}`, or `"family:popularity"`, stands for all
+            metrics in a family (`metrics.kernels.about.FAMILIES`) whose tables are given.
         preset: another library's definition.
         definition: single axes (`definitions.Definition`), replacing those in the preset.
         similarity: how two embeddings are compared.

@@ -39,6 +39,7 @@ from recbench_spark.evaluation.options import EvaluationRequest
 from recbench_spark.evaluation.outputs import measure_result, open_outputs
 from recbench_spark.evaluation.request_checks import (
     EvaluationPlan,
+    bundle_checks,
     check_request,
     drawn_candidates_checks,
     gain_checks,
@@ -237,7 +238,7 @@ class DealtEvaluation:
     def check_all(self) -> list[Check]:
         """Check all tables against each other."""
         checks = [*self.check_truth(), *self.check_overlaps(), *gain_checks(self.plan, self.inputs.grades)]
-        return [*checks, *self.check_features(), *self.check_rows()]
+        return [*checks, *bundle_checks(self.plan), *self.check_features(), *self.check_rows()]
 
     def check_truth(self) -> list[Check]:
         """Check truth and training for duplicates and common pairs."""

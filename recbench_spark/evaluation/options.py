@@ -6,7 +6,7 @@ before any part of an evaluation is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any, Literal, cast
@@ -48,7 +48,7 @@ class EvaluationRequest:
 
     features_name: str = "given"
     k: Sequence[int] | int = (1, 3, 5, 10, 20)
-    metrics: Sequence[str] | str = DEFAULT_METRICS
+    metrics: Sequence[Any] | str = DEFAULT_METRICS
     preset: str | None = None
     definition: Mapping[str, Any] | None = None
     similarity: Literal["dot", "cosine"] = "dot"
@@ -57,9 +57,15 @@ class EvaluationRequest:
     draw: CandidateDraw | Mapping[str, Any] | None = None
     figures: Figures = ()
     """Metrics named with a cut-off; nothing else is reported about them."""
+    left_out: tuple[str, ...] = ()
+    """Metrics in bundles whose inputs are not given."""
 
 
-def normalize_types(request: EvaluationRequest) -> EvaluationRequest:
+Expand = Callable[[Iterable[object]], tuple[tuple[object, ...], tuple[str, ...]]]
+"""Replaces bundles of metrics by names: `metrics.kernels.about.expand_families`."""
+
+
+def normalize_types(request: EvaluationRequest, expand: Expand) -> EvaluationRequest:
     """Return the options with cut-offs and metrics as tuples.
 
     So iterators are read only once. A single cut-off or metric is a collection of one. Metrics get our
@@ -67,7 +73,7 @@ def normalize_types(request: EvaluationRequest) -> EvaluationRequest:
     the caller names none.
 
     Raises:
-        ConfigError: an option has a wrong type.
+        ConfigError: an option has a wrong type, or a bundle is unknown.
     """
     request = _widen_single_values(request)
     check_plural(request)
@@ -77,14 +83,14 @@ def normalize_types(request: EvaluationRequest) -> EvaluationRequest:
         raise ConfigError(f"features_name is {show_value(request.features_name)}", "give a string")
     # A set has no fixed order.
     ordered = sorted(request.metrics, key=str) if isinstance(request.metrics, Set) else request.metrics
-    listed = tuple(ordered)
+    listed, left_out = expand(ordered)
     metrics, figures = read_figures(listed)
     # The default is compared by identity: a caller may name the same cut-offs.
     named = () if figures and request.k is EvaluationRequest.k else tuple(cast(Sequence[int], request.k))
     ks = (*named, *(k for _, k in figures if k not in named))
     whole = {translate_name(name) for name in listed if isinstance(name, str) and "@" not in name}
     alone = tuple(figure for figure in figures if figure[0] not in whole)
-    return replace(request, k=ks, metrics=cast(tuple[str, ...], metrics), figures=alone)
+    return replace(request, k=ks, metrics=cast(tuple[str, ...], metrics), figures=alone, left_out=left_out)
 
 
 def _widen_single_values(request: EvaluationRequest) -> EvaluationRequest:
@@ -94,7 +100,7 @@ def _widen_single_values(request: EvaluationRequest) -> EvaluationRequest:
     """
     is_count = isinstance(request.k, Integral) and not isinstance(request.k, bool)
     k = (int(cast(int, request.k)),) if is_count else request.k
-    metrics = (request.metrics,) if isinstance(request.metrics, str) else request.metrics
+    metrics = (request.metrics,) if isinstance(request.metrics, str | Mapping) else request.metrics
     return replace(request, k=cast(Sequence[int], k), metrics=metrics)
 
 

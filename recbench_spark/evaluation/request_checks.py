@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from typing import Any, Literal, cast
 
@@ -15,6 +16,7 @@ from recbench_spark.errors import ConfigError
 from recbench_spark.evaluation.options import EvaluationRequest, make_bootstrap, make_draw, normalize_types
 from recbench_spark.metrics.accuracy import MetricPlan
 from recbench_spark.metrics.beyond_accuracy import BY_POPULARITY, DIVERSITY, LIST_METRICS
+from recbench_spark.metrics.kernels.about import expand_families
 from recbench_spark.ranking.request import refuse_hashed_ties
 
 
@@ -24,7 +26,7 @@ class EvaluationPlan:
 
     kind: lists, scores or embeddings; system: this kind's tables; metric_plan: metrics and definition;
     has_explicit_gain: the caller chose what a relevance gains; figures: metrics named with a cut-off, about
-    which nothing else is reported.
+    which nothing else is reported; left_out: metrics in bundles that lack an input.
     """
 
     kind: str
@@ -34,6 +36,7 @@ class EvaluationPlan:
     draw: CandidateDraw
     has_explicit_gain: bool = True
     figures: Figures = ()
+    left_out: tuple[str, ...] = ()
 
     @property
     def definition(self) -> Definition:
@@ -92,7 +95,8 @@ def check_request(
         ConfigError: not exactly one of lists, scores, embeddings; an option refused by a function below.
     """
     kind, system = select_system(lists=lists, scores=scores, embeddings=embeddings)
-    request = normalize_types(request)
+    given = list_given(request.uncut, train=train, features=features)
+    request = normalize_types(request, partial(expand_families, given=given))
     definition, name = make_definition(request.preset, request.definition), request.features_name
     draw = make_draw(request.draw) or CandidateDraw()
     if kind == "embeddings":
@@ -111,7 +115,24 @@ def check_request(
     check_needs(plan.metrics, train is not None, features is not None)
     check_figures(plan, request.figures)
     gain_is_explicit = request.preset is not None or "gain" in (request.definition or {})
-    return EvaluationPlan(kind, system, plan, request.similarity, draw, gain_is_explicit, request.figures)
+    notes = gain_is_explicit, request.figures, request.left_out
+    return EvaluationPlan(kind, system, plan, request.similarity, draw, *notes)
+
+
+def list_given(uncut: object, **tables: Any) -> set[str]:
+    """Return the inputs a call gives, of those in `NEEDS`."""
+    given = {name for name, table in tables.items() if table is not None}
+    return given if uncut is False else {*given, "uncut"}
+
+
+LEFT_OUT = "metrics of families without their inputs"
+"""Name of the check on what bundles leave out."""
+
+
+def bundle_checks(plan: EvaluationPlan) -> list[Check]:
+    """Return a note on metrics that bundles leave out."""
+    left_out = plan.left_out
+    return [Check(LEFT_OUT, len(left_out), None, "info", ", ".join(left_out))] if left_out else []
 
 
 def _has_ranks(table: Any) -> bool:

@@ -19,7 +19,7 @@ from recbench_spark.analyses.comparisons.kernels.significance import kendall_tau
 from recbench_spark.analyses.exposure.kernels.exposure import ESTIMATORS
 from recbench_spark.core.arrays import Floats
 from recbench_spark.core.checks import TRAINING_ROWS
-from recbench_spark.metrics.kernels.about import place_in_reports
+from recbench_spark.metrics.kernels.about import FAMILIES, about_metric, place_in_reports
 from recbench_spark.reports import facts
 from recbench_spark.reports.facts import (
     CorrectionColumn,
@@ -118,6 +118,18 @@ def _other_measures(headline: ReportedMeasure, numbers: Iterable[Number]) -> tup
     candidates.sort(key=lambda m: (m.k != headline.k, m.definition != headline.definition, m.definition))
     candidates.sort(key=lambda m: (place_in_reports(m.metric), m.metric))
     return tuple(next(group) for _, group in groupby(candidates, key=lambda m: m.metric))
+
+
+def list_columns(board: Leaderboard) -> dict[str, list[int]]:
+    """Return places of other measures by family; "": the main table.
+
+    Metrics beyond accuracy have a table for each family, unless a board always has them.
+    """
+    columns: dict[str, list[int]] = {"": [], **{family: [] for family in FAMILIES}}
+    for n, other in enumerate(board.others):
+        about = about_metric(other.metric)
+        columns["" if about.on_main_board else about.family].append(n)
+    return {family: places for family, places in columns.items() if places or not family}
 
 
 def make_agreements(boards: Sequence[Leaderboard]) -> tuple[facts.Agreement, ...]:

@@ -10,11 +10,13 @@ from typing import TypeVar
 
 import jinja2
 
+from recbench_spark.metrics.kernels.about import FAMILIES
 from recbench_spark.reports import phrases
 from recbench_spark.reports.advice import group_findings, split_notes
 from recbench_spark.reports.boards import BoardFacts, format_spread
 from recbench_spark.reports.facts import MultiverseFacts, PairFacts, Report
 from recbench_spark.reports.glossary import explain_term, explain_users, list_terms, name_counted
+from recbench_spark.reports.leaderboards import list_columns
 from recbench_spark.reports.opening import make_opening
 from recbench_spark.reports.replays import ReplayFacts
 from recbench_spark.reports.scales import Axis, axis_for, find_log_ticks, spread_labels
@@ -93,6 +95,7 @@ def _template(name: str) -> jinja2.Template:
         "level": phrases.level_in_words,
         "spread": format_spread,
         "cell": _cell,
+        "columns": list_columns,
     }
     environment.globals |= {
         "axis": Axis,
@@ -103,6 +106,7 @@ def _template(name: str) -> jinja2.Template:
         "log_ticks": find_log_ticks,
         "isfinite": math.isfinite,
         "visible": VISIBLE,
+        "families": FAMILIES,
         "zip": zip,
     }
     return environment.get_template(name)

@@ -16,9 +16,12 @@ import pytest
 
 import recbench_spark
 from recbench_spark.config import Benchmark, parse
+from recbench_spark.core.definitions import make_definition
 from recbench_spark.errors import ConfigError, RecbenchError, SchemaError
 from recbench_spark.evaluation.evaluate import COLUMNS_TAKEN
+from recbench_spark.evaluation.request_checks import LEFT_OUT
 from recbench_spark.metrics.result import Result
+from recbench_spark.night.run_keys import hash_run_key
 from recbench_spark.sources.column_names import ColumnNames
 from tests.nights import SMALL
 
@@ -216,6 +219,47 @@ def test_a_file_names_metrics_in_the_same_way() -> None:
     assert (without.evaluation.metrics, without.evaluation.k) == (("ndcg",), (10,))
     with pytest.raises(ConfigError, match="'x' is no cut-off"):
         read(metrics=["ndcg@x"])
+
+
+def test_a_bundle_in_a_file_is_its_names_spelled_out() -> None:
+    """The same run key, and a line on what is left out for want of item features."""
+
+    def read(*metrics: Any) -> Benchmark:
+        section = {**SMALL["evaluation"], "metrics": list(metrics), "slices": []}
+        return parse(Benchmark, {**SMALL, "evaluation": section}, "file")
+
+    bundle = read("ndcg@5", {"family": "popularity"}, {"family": "diversity"})
+    spelled = read("ndcg@5", *bundle.evaluation.metrics[1:])
+    assert bundle.evaluation.metrics[:3] == ("ndcg", "novelty", "mean_popularity")
+    assert "diversity (needs features)" in bundle.evaluation.left_out
+    assert not spelled.evaluation.left_out
+    assert bundle.model_dump() == spelled.model_dump()
+    keys = [hash_run_key(one, make_definition(), "split", {}, one.models[0]) for one in (bundle, spelled)]
+    assert keys[0] == keys[1]
+    with pytest.raises(ConfigError, match="unknown family 'popular'"):
+        read({"family": "popular"})
+    with pytest.raises(ConfigError, match="valid string"):
+        read({"family": "popularity", "k": 3})
+
+
+def test_a_bundle_in_a_call_leaves_out_what_has_no_table() -> None:
+    train = pd.DataFrame({"user_id": [8, 9], "item_id": [1, 2]})
+    options: dict[str, Any] = {"lists": ALS, "bootstrap": 0, "k": 2}
+    for bundle in ({"family": "popularity"}, ["family:popularity"]):
+        full = recbench_spark.evaluate(TRUTH, metrics=bundle, train=train, **options)
+        names = {metric for metric, _ in read_values(full)}
+        assert {"novelty", "aplt", "mean_popularity"} < names and "diversity" not in names
+    mixed = recbench_spark.evaluate(TRUTH, metrics=["family:coverage", "family:popularity"], **options)
+    assert {metric for metric, _ in read_values(mixed)} == {"coverage", "gini", "entropy"}
+    (note,) = [check for check in mixed.checks if check.check == LEFT_OUT]
+    assert note.passed and note.detail.startswith("novelty (needs train), ")
+    with pytest.raises(ConfigError, match="novelty needs the training rows"):
+        recbench_spark.evaluate(TRUTH, metrics=["novelty"], **options)
+    compared = recbench_spark.compare(
+        {"als": ALS, "popular": POPULAR}, TRUTH, metrics=["hit@1", "family:coverage", "family:popularity"],
+        train=train, bootstrap=100,
+    )  # fmt: skip
+    assert {"hit", "novelty", "aplt"} <= {*compared.to_pandas().metric} < {"hit", *names}
 
 
 def test_several_models_are_one_result() -> None:

@@ -32,6 +32,7 @@ from recbench_spark.reports import (
     write_report,
 )
 from recbench_spark.reports.facts import ChangeFacts, MetricEstimate, ReportedMeasure
+from recbench_spark.reports.leaderboards import list_columns
 from recbench_spark.reports.phrases import ANY, AXES_IN_WORDS, definition_in_words, format_estimate
 from recbench_spark.reports.scales import Axis, axis_for, spread_labels
 from recbench_spark.reports.text import BAR_WIDTH, interval_bar
@@ -172,6 +173,28 @@ def test_numbers_that_mean_different_things_get_boards_of_their_own(difference: 
     facts = report(number("a", 0.5), number("b", 0.9, **difference))
     assert [[row.model for row in board.rows] for board in facts.leaderboards].count(["a"]) == 1
     assert len(facts.leaderboards) == 2
+
+
+def test_families_beyond_accuracy_have_a_table_each_and_widen_no_board() -> None:
+    names = ("recall", "novelty", "coverage", "aplt", "gini", "diversity")
+    rows = [number(model, n / 10, metric=name) for model in "ab" for n, name in enumerate(names)]
+    facts = report(number("a", 0.5), number("b", 0.9), *rows)
+    (board,) = facts.leaderboards
+    tables = {
+        family: [board.others[n].metric for n in places] for family, places in list_columns(board).items()
+    }
+    assert tables == {
+        "": ["recall", "coverage"],
+        "coverage": ["gini"],
+        "popularity": ["novelty", "aplt"],
+        "diversity": ["diversity"],
+    }
+    page = render_html(facts)
+    main = page.partition('id="leaderboard"')[2].partition("</section>")[0]
+    beyond = page.partition('id="families"')[2].partition("</section>")[0]
+    assert "recall" in main and "novelty" not in main
+    assert beyond.count("<table>") == 3 and beyond.count("<td") == 2 * 4 and "0.1000" in beyond
+    assert 'id="families"' not in render_html(report(number("a", 0.5), number("a", 0.1, metric="recall")))
 
 
 def test_splits_of_earlier_nights_are_passed_over() -> None:

@@ -22,7 +22,7 @@ from recbench_spark.config.bundle import Bundle
 from recbench_spark.core.definitions import PRESET_VERSIONS, PRESETS, Definition
 from recbench_spark.core.metric_names import ALIASES
 from recbench_spark.graphs.settings import GraphModel, NeighbourhoodSettings
-from recbench_spark.metrics.kernels.about import ABOUT, About, place_in_reports
+from recbench_spark.metrics.kernels.about import ABOUT, FAMILIES, About, list_families, place_in_reports
 from recbench_spark.metrics.kernels.accuracy import METRICS
 from recbench_spark.metrics.kernels.texts import ESTIMATOR_TEXTS
 from recbench_spark.metrics.result import Result
@@ -173,6 +173,14 @@ def make_metrics() -> str:
         "Names are read as people write them: `NDCG@10`, `HR`, `hit_rate`. A number is a mean over users"
         " unless its formula says otherwise, with a 95 % interval of a bootstrap over users. An axis is one"
         " of the [definition](definitions.md), and changes the formula.\n",
+        "## Families\n",
+        "`metrics: [ndcg, {family: popularity}]` in a benchmark file, the same in a call, and `--metrics"
+        " ndcg,family:popularity` take all metrics of a family whose inputs are given; a line says what is"
+        " left out. A report has a table for each family beyond accuracy.\n",
+        write_table(
+            ("family", "what it is for", "metrics"),
+            [(f"`{n}`", FAMILIES[n], ", ".join(map(_name_needs, of))) for n, of in list_families().items()],
+        ),
         *map(_write_metric, _sort_metrics(ABOUT)),
         "## Estimators\n",
         "The column `estimator` says how a number is corrected for exposure or for drawn candidates"
@@ -183,6 +191,11 @@ def make_metrics() -> str:
         ),
     ]
     return "\n".join(parts)
+
+
+def _name_needs(name: str) -> str:
+    needs = [need for need in ABOUT[name].needs if need not in ("train", "uncut")]
+    return f"[{name}](#{name})" + (f" (needs {', '.join(needs)})" if needs else "")
 
 
 def _sort_metrics(names: Iterable[str]) -> list[str]:

@@ -7,11 +7,13 @@ checks on published figures and `tests/test_sql_files.py`, which compares the vi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from recbench_spark.core.definitions import Definition
+from recbench_spark.core.metric_names import read_family, split_figure
+from recbench_spark.errors import ConfigError, nearest
 
 Best = Literal["large", "small", "near 0", "none"]
 """The best values; `none`: a fact to read beside others, such as a base rate."""
@@ -21,6 +23,20 @@ Function = TypeVar("Function")
 SHARE = (0.0, 1.0)
 NOT_NEGATIVE = (0.0, math.inf)
 ANY = (-math.inf, math.inf)
+
+FAMILIES = {
+    "accuracy": "Whether relevant items stand high in lists.",
+    "coverage": "How much of the catalogue lists show, and how evenly.",
+    "popularity": "Whether lists prefer what many have already.",
+    "diversity": "Whether a list has items of different kinds.",
+    "groups": "Whether groups of items, or of users, are served alike.",
+    "calibration": "Whether lists have the shares of a user's history.",
+    "serendipity": "Whether relevant items are unexpected.",
+}
+"""Families of ranking metrics, with what each is for."""
+
+NEEDS = frozenset({"train", "features", "item_groups", "uncut"})
+"""Inputs that some metrics need: training rows, tables of items, ranks of the whole list."""
 
 NO_RELEVANT = "A user without relevant items is left out and counted, or counts 0 (`empty_users: zero`)."
 NO_LIST = "A user with relevant items and no list counts 0 (`users` says who counts)."
@@ -48,6 +64,8 @@ class About:
         formula: how a value is computed, under the default definition.
         edges: what happens where the formula has no value.
         source: the publication, if there is one.
+        family: the bundle that it belongs to, in FAMILIES; empty for metrics of predictions.
+        needs: inputs without which a bundle leaves it out, in NEEDS.
         depends_on_base_rate: the mean outcome sets its scale: do not compare data with different means.
     """
 
@@ -61,6 +79,13 @@ class About:
     formula: str = ""
     edges: str = ""
     source: str = ""
+    family: str = ""
+    needs: tuple[str, ...] = ()
+
+    @property
+    def on_main_board(self) -> bool:
+        """True unless reports show it with its family alone."""
+        return self.wide or self.family in ("", "accuracy")
 
     def bounds_under(self, definition: Definition) -> tuple[float, float]:
         """Return the smallest and largest value under a definition."""
@@ -119,6 +144,48 @@ def place_in_reports(name: str) -> float:
     """
     place = about_metric(name).place
     return math.inf if place is None else place
+
+
+def list_families() -> dict[str, list[str]]:
+    """Return each family's metrics, in order of place."""
+    ordered = sorted(ABOUT, key=lambda name: (place_in_reports(name), name))
+    families = {family: [name for name in ordered if ABOUT[name].family == family] for family in FAMILIES}
+    return {family: names for family, names in families.items() if names}
+
+
+def expand_families(
+    metrics: Iterable[object], given: Collection[str]
+) -> tuple[tuple[object, ...], tuple[str, ...]]:
+    """Replace bundles by their metrics, and say which are left out.
+
+    >>> expand_families(["gini", {"family": "coverage"}], [])
+    (('gini', 'coverage', 'entropy'), ())
+
+    Args:
+        metrics: names, and bundles as `{family: NAME}` or `family:NAME`. A metric named by itself keeps its
+            place.
+        given: inputs that are there, of those in `About.needs`.
+
+    Raises:
+        ConfigError: an unknown family; no metric is left.
+    """
+    listed, families = tuple(metrics), list_families()
+    named = {split_figure(one)[0] for one in listed if isinstance(one, str) and read_family(one) is None}
+    kept: list[object] = []
+    left_out: list[str] = []
+    for entry in listed:
+        family = read_family(entry)
+        if family is not None and family not in families:
+            raise ConfigError(f"metrics: unknown family '{family}'", nearest(family, families))
+        for name in [] if family is None else families[family]:
+            missing = [need for need in ABOUT[name].needs if need not in given]
+            left_out += [f"{name} (needs {missing[0]})"] if missing and name not in named else []
+            kept += [name] if not missing and name not in named else []
+            named.add(name)
+        kept += [entry] if family is None else []
+    if listed and not kept:
+        raise ConfigError(f"metrics: no metric is left: {', '.join(left_out)}", "give what they need")
+    return tuple(kept), tuple(left_out)
 
 
 def figure_range(figure: str) -> tuple[float, float]:

@@ -47,7 +47,7 @@ COMMON_AXES = (
     *("duplicates", "gaps", "candidates", "draw", "weigh", *MOMENT_AXES),
 )
 
-about_rank = partial(About, edges=EDGE)
+about_rank = partial(About, edges=EDGE, family="accuracy")
 """Make the facts about a metric with the edge rules of all rank metrics."""
 
 METRICS: dict[str, Metric] = {}
@@ -276,6 +276,7 @@ def reciprocal_rank(chunk: Chunk) -> Floats:
     users_axis="ndcg_users",
     about=About(
         place=10,
+        family="accuracy",
         wide=True,
         wider=(("negative_grades", "signed", (-math.inf, 1.0)),),
         title="normalised discounted cumulative gain (nDCG)",
@@ -319,6 +320,8 @@ def ndcg(chunk: Chunk) -> Floats:
     common=[axis for axis in COMMON_AXES if axis not in TIE_AXES],
     about=About(
         place=70,
+        family="accuracy",
+        needs=("uncut",),
         wide=True,
         title="area under the ROC curve (AUC)",
         formula="Share of pairs (relevant item, other item) in the right order; ties count half."
@@ -354,6 +357,7 @@ def auc(chunk: Chunk) -> Floats:
     "uncut",
     about=about_rank(
         place=100,
+        needs=("uncut",),
         title="R-precision",
         formula="Share of relevant items among the first R ranks, R = relevant items of the user.",
     ),
@@ -394,6 +398,8 @@ def rank_biased_precision(chunk: Chunk) -> Floats:
     about=About(
         "small",
         place=120,
+        family="accuracy",
+        needs=("uncut",),
         title="percentile rank",
         formula="Mean of (rank - 1) / (candidates - 1) of the relevant items; random order gives 1/2.",
         edges=f"An unranked item counts 1. {NO_RELEVANT}",

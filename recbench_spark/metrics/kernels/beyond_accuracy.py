@@ -84,6 +84,8 @@ def overall_metric(name: str, about: About) -> Callable[[OverallMetric], Overall
     "novelty",
     About(
         place=130,
+        family="popularity",
+        needs=("train",),
         bounds=NOT_NEGATIVE,
         title="novelty (surprisal, in bits)",
         formula="Mean -log2 p over the first k entries; p is the share of training users with the item.",
@@ -108,6 +110,8 @@ def novelty(lists: ListedCounts, ks: Sequence[int]) -> Floats:
     About(
         "small",
         place=150,
+        family="popularity",
+        needs=("train",),
         title="mean popularity",
         formula="Share of training users with an item, averaged over the first k entries.",
         edges=NO_ROWS,
@@ -152,6 +156,8 @@ def mean_at_cutoffs(offsets: Ints, value_n: Floats, ks: Sequence[int]) -> Floats
     "diversity",
     About(
         place=140,
+        family="diversity",
+        needs=("features",),
         bounds=(0.0, 2.0),
         title="intra-list diversity",
         formula="1 - mean cosine over pairs among the first k items.",
@@ -243,6 +249,7 @@ def _take_at(running_uk: npt.NDArray[Number], length_u: Ints, ks: Sequence[int])
     "coverage",
     About(
         place=80,
+        family="coverage",
         wide=True,
         title="catalogue coverage",
         formula="Items in at least one list up to k / items of the catalogue.",
@@ -265,6 +272,7 @@ def coverage(times_x: Sequence[int], items_x: Sequence[int], n_items: int) -> fl
     About(
         "small",
         place=160,
+        family="coverage",
         title="Gini coefficient of the items' numbers of lists",
         formula="sum_j (2 j - n - 1) t_j / (n sum t) over the n items in ascending order of their numbers"
         " t.",
@@ -299,6 +307,7 @@ def gini(times_x: Sequence[int], items_x: Sequence[int], n_items: int) -> float:
     "entropy",
     About(
         place=165,
+        family="coverage",
         bounds=NOT_NEGATIVE,
         title="entropy of the listed items (in nats)",
         formula="-sum p log p over the items; p is an item's share of all entries up to k.",

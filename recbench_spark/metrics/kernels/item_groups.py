@@ -73,6 +73,8 @@ ABDOLLAHPOURI = (
     "aplt",
     About(
         place=152,
+        family="popularity",
+        needs=("train",),
         title="share of the long tail in lists (APLT)",
         formula="Entries outside the short head / entries, among the first k.",
         edges=f"{NO_ROWS} An item nobody has is in the tail; items of equal counts stand together.",
@@ -93,6 +95,8 @@ def long_tail_share(lists: ListedCounts, ks: Sequence[int]) -> Floats:
     "aclt",
     About(
         place=153,
+        family="popularity",
+        needs=("train",),
         bounds=NOT_NEGATIVE,
         title="long-tail items in lists (ACLT)",
         formula="Number of entries outside the short head, among the first k.",
@@ -115,6 +119,8 @@ def count_long_tail(lists: ListedCounts, ks: Sequence[int]) -> Floats:
     About(
         "small",
         place=154,
+        family="popularity",
+        needs=("train",),
         title="unequal recall of head and tail (PopREO)",
         formula="Standard deviation / mean, over head and tail, of found / relevant items up to k.",
         edges=f"{NO_ROWS} No value if a group has no relevant item, or nothing was found.",

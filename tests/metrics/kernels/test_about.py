@@ -1,13 +1,15 @@
 """Declarations of metrics: directions, places, bounds; a new metric needs one file."""
 
 import math
+import re
 
 import numpy as np
 import pytest
 
 from recbench_spark.core.arrays import Floats
 from recbench_spark.core.definitions import Definition
-from recbench_spark.metrics.beyond_accuracy import LIST_METRICS
+from recbench_spark.errors import ConfigError
+from recbench_spark.metrics.beyond_accuracy import BY_POPULARITY, DIVERSITY, LIST_METRICS
 from recbench_spark.metrics.kernels import about, accuracy, learning_curves, predictions
 from recbench_spark.metrics.kernels.about import ABOUT, ANY, About
 from recbench_spark.metrics.kernels.chunk import Chunk
@@ -43,6 +45,48 @@ def test_reports_show_what_ranks_before_what_predicts_and_no_two_in_one_place() 
         *("rmse", "mae", "mse", "nmse", "logloss", "rig", "pe", "gauc", "pauc", "calibration_error"),
     ]
     assert len({ABOUT[name].place for name in placed}) == len(placed)
+
+
+def test_every_ranking_metric_has_a_family_and_says_what_it_needs() -> None:
+    ranking = {*accuracy.METRICS, *LIST_METRICS}
+    assert {name for name, known in ABOUT.items() if known.family} == ranking
+    assert {known.family for known in ABOUT.values()} <= {"", *about.FAMILIES}
+    assert {name for name in ABOUT if ABOUT[name].family == "accuracy"} == {*accuracy.METRICS}
+    needs = {need: {name for name in ABOUT if need in ABOUT[name].needs} for need in about.NEEDS}
+    assert needs["uncut"] == {name for name, known in accuracy.METRICS.items() if known.cuts == "uncut"}
+    assert needs["train"] >= {*BY_POPULARITY} and DIVERSITY in needs["features"]
+    assert {need for known in ABOUT.values() for need in known.needs} <= about.NEEDS
+
+
+def test_a_bundle_is_a_family_in_order_of_place() -> None:
+    every = about.NEEDS
+    names, left_out = about.expand_families(["gini", {"family": "coverage"}, "family:accuracy"], every)
+    assert names[:5] == ("gini", "coverage", "entropy", "ndcg", "recall") and not left_out
+    assert len(names) == len(set(names)) and {*accuracy.METRICS} < set(names)
+    # A metric named by itself stays where it stands, also with a cut-off, and behind the bundle.
+    mixed = about.expand_families([{"family": "coverage"}, "Gini@5", "map"], ())
+    assert mixed == (("coverage", "entropy", "Gini@5", "map"), ())
+    assert about.expand_families([{"family": "coverage"}] * 2, ())[0] == ("coverage", "gini", "entropy")
+    assert about.expand_families(["auc", "family:accuracy"], ()) == (
+        ("auc", "ndcg", "recall", "precision", "map", "mrr", "hit", "f1", "rbp", "calibrated_recall"),
+        ("r_precision (needs uncut)", "percentile_rank (needs uncut)"),
+    )
+    assert about.expand_families(["ndcg", 3, {"a": 1}], ()) == (("ndcg", 3, {"a": 1}), ())
+
+
+@pytest.mark.parametrize(
+    ("entry", "error", "hint"),
+    [
+        ({"family": "popularty"}, "unknown family 'popularty'", "did you mean 'popularity'? known: accur"),
+        ("family:", "unknown family ''", "known: accuracy, "),
+        ("family:coverage@5", "unknown family 'coverage@5'", "did you mean 'coverage'"),
+        ({"family": "diversity"}, "no metric is left: diversity", "give what they need"),
+    ],
+)
+def test_bundles_that_cannot_be(entry: object, error: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(error)) as caught:
+        about.expand_families([entry], ())
+    assert hint in caught.value.hint
 
 
 def test_bounds_that_are_not_zero_to_one() -> None:
