@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -11,10 +13,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
+import pytest
 
 from recbench_spark.config import Benchmark, parse
 from recbench_spark.core.inputs import pin_inputs
+from recbench_spark.engine.local import LocalEngine
 from recbench_spark.errors import FallbackToSpark
+from recbench_spark.evaluation import shuffle
 from recbench_spark.night.night import BenchmarkNight, open_night
 from recbench_spark.night.run_keys import hash_split
 from recbench_spark.night.run_night import NightOutcome, run_night
@@ -119,6 +124,32 @@ def run(store: Any, benchmark: Benchmark, day: date = DATE, **options: Any) -> R
         journal.write_to(log)
     outcome = run_night(choose_store(store, benchmark), benchmark, day, journal, **options)
     return Ran(store, benchmark, outcome, stream.getvalue(), log)
+
+
+PIECES = (1, 3, 17)
+"""Numbers of tasks that must change no bit."""
+
+
+@contextmanager
+def work_in(tasks: int) -> Iterator[None]:
+    """Let nights of drawn worlds work in so many tasks, and write no report."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("recbench_spark.night.run_night.report_night", lambda *_: (None, ""))
+        patch.setattr(LocalEngine, "count_tasks", lambda *_: tasks)
+        if tasks > 1:
+            patch.setattr(shuffle, "PAIRS_PER_TASK", 1)
+        yield
+
+
+def run_in_pieces(folder: Path, ask: Callable[[Path], Ran], read: Callable[[Ran], object]) -> Ran:
+    """Return a world's night in one task; what is read of it is the same in three and in seventeen."""
+    nights = []
+    for tasks in PIECES:
+        with work_in(tasks):
+            nights.append(ask(folder / str(tasks)))
+    values = [read(one) for one in nights]
+    assert values == values[:1] * len(values)
+    return nights[0]
 
 
 def choose_store(store: Any, benchmark: Benchmark) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from recbench_spark.config import Dataset, Least, parse
+from recbench_spark.config import Benchmark, Dataset, Least, parse
 from recbench_spark.engine.local import LocalEngine, LocalTasks
 from recbench_spark.errors import ConfigError, DataError, ProtocolError
 from recbench_spark.night.split import identify_split, write_labelled
@@ -21,6 +21,7 @@ from recbench_spark.splits.least import keep_frequent
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.blocks import PieceRows
 from tests.night.test_event_logs import EVENTS, GLOBAL, NAMES, make, read_split, split_log, write
+from tests.nights import PIECES, work_in
 
 SEEDS = range(*map(int, os.environ.get("RECBENCH_LEAST_SEEDS", "0,4").split(",")))
 """Worlds drawn: a few in the suite, as many as one likes by hand."""
@@ -58,32 +59,38 @@ LEAST = [
 ]  # fmt: skip
 
 
-def set_tasks(monkeypatch: pytest.MonkeyPatch, tasks: int) -> None:
-    monkeypatch.setattr(LocalEngine, "count_tasks", lambda *_: tasks)
+def choose_seeds(turn: int, turns: int) -> list[int]:
+    """Few worlds in each of a test's turns, and the others in one of them."""
+    return [seed for seed in SEEDS if seed < 4 or seed % turns == turn]
 
 
-@pytest.mark.parametrize("tasks", [1, 3, 17])
-@pytest.mark.parametrize("file", ["log.csv", "log.parquet"])
-def test_counted_in_the_log_the_split_is_that_of_the_core(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str, tasks: int
-) -> None:
-    set_tasks(monkeypatch, tasks)
-    for seed in SEEDS:
+FILES = ["log.csv", "log.parquet"]
+PARTS = ["last", "cut", "random", "events", "given users"]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_counted_in_the_log_the_split_is_that_of_the_core(tmp_path: Path, file: str) -> None:
+    for seed in choose_seeds(FILES.index(file), len(FILES)):
         least = LEAST[seed % len(LEAST)]
         rows = draw_rows(seed)
         core = find_core(rows, rows, least)
         protocol = [GLOBAL, {"protocol": "TO_LS"}, {"protocol": "RO_RS"}][seed % 3]
         more = {"least": {**least, "on": "log"}, "events": None}
         one = make(write(tmp_path / f"{seed}" / file, rows), protocol, **more)
-        store, facts = split_log(tmp_path / f"a{seed}", one)
         other = make(write(tmp_path / f"core{seed}" / file, core), protocol, events=None)
-        alone, _ = split_log(tmp_path / f"b{seed}", other)
-        assert read_split(store) == read_split(alone) and 0 < len(core) < len(rows)
-        assert facts["log", "rows_read"] == len(rows)
-        assert facts["log", "infrequent_rows"] == facts["log", "future_selection"] == len(rows) - len(core)
-        text = describe(store)
-        assert f"; {len({row[0] for row in core})} users, {len({row[1] for row in core})} items, " in text
-        assert f"{len(core) / len(rows):.1%} of the rows stay" in text
+        alone = read_split(split_log(tmp_path / f"b{seed}", other)[0])
+        assert 0 < len(core) < len(rows)
+        for tasks in PIECES:
+            with work_in(tasks):
+                store, facts = split_log(tmp_path / f"a{seed}_{tasks}", one)
+            assert read_split(store) == alone
+            assert facts["log", "rows_read"] == len(rows)
+            gone = len(rows) - len(core)
+            assert facts["log", "infrequent_rows"] == facts["log", "future_selection"] == gone
+            text = describe(store)
+            n_users, n_items = (len({row[side] for row in core}) for side in (0, 1))
+            assert f"; {n_users} users, {n_items} items, " in text
+            assert f"{len(core) / len(rows):.1%} of the rows stay" in text
 
 
 def describe(store: ArrowStore) -> str:
@@ -91,17 +98,13 @@ def describe(store: ArrowStore) -> str:
     return str(row["detail"])
 
 
-@pytest.mark.parametrize("tasks", [1, 3, 17])
-@pytest.mark.parametrize("name", ["last", "cut", "random", "events", "given users"])
-def test_counted_in_training_the_split_loses_rare_ids_in_all_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, tasks: int
-) -> None:
-    set_tasks(monkeypatch, tasks)
+@pytest.mark.parametrize("name", PARTS)
+def test_counted_in_training_the_split_loses_rare_ids_in_all_parts(tmp_path: Path, name: str) -> None:
     protocol = {
         "cut": GLOBAL, "random": {"protocol": "RO_RS"},
         "given users": {"protocol": "TO_RS", "held_out": {"test": 0.4}},
     }.get(name, {"protocol": "TO_LS", "valid": True})  # fmt: skip
-    for seed in SEEDS:
+    for seed in choose_seeds(PARTS.index(name), len(PARTS)):
         least = LEAST[seed % len(LEAST)]
         rows, events = draw_rows(seed), EVENTS if name == "events" else None
         if name == "events":
@@ -112,18 +115,25 @@ def test_counted_in_training_the_split_loses_rare_ids_in_all_parts(
         trained = [row for row in labelled if row[2] in ("train", "given")]
         core = find_core(trained, labelled, least)
         frequent = make(path, protocol, events=events, least=least)
-        if "test" not in {row[2] for row in core}:
-            message = "no test rows: dataset.least leaves out" if core else "no row stays"
-            with pytest.raises(DataError if not core else ProtocolError, match=message):
-                split_log(tmp_path / f"b{seed}", frequent)
-            continue
-        store, facts = split_log(tmp_path / f"b{seed}", frequent)
-        assert read_split(store) == core and len(core) < len(labelled)
-        assert facts["log", "infrequent_rows"] == len(labelled) - len(core)
-        assert ("log", "future_selection") not in facts
-        of_log = {fact: value for (part, fact), value in facts.items() if part == "log"}
-        gone = ("infrequent_rows", "duplicates_dropped", "repeats_dropped", "events_added")
-        assert of_log["rows_read"] == len(rows) == len(core) + sum(of_log.get(fact, 0) for fact in gone)
+        for tasks in PIECES:
+            with work_in(tasks):
+                check_core(tmp_path / f"b{seed}_{tasks}", frequent, len(rows), labelled, core)
+
+
+def check_core(folder: Path, frequent: Benchmark, n: int, labelled: list[Row], core: list[Row]) -> None:
+    """Split a log of n rows, of which a core stays."""
+    if "test" not in {row[2] for row in core}:
+        message = "no test rows: dataset.least leaves out" if core else "no row stays"
+        with pytest.raises(DataError if not core else ProtocolError, match=message):
+            split_log(folder, frequent)
+        return
+    store, facts = split_log(folder, frequent)
+    assert read_split(store) == core and len(core) < len(labelled)
+    assert facts["log", "infrequent_rows"] == len(labelled) - len(core)
+    assert ("log", "future_selection") not in facts
+    of_log = {fact: value for (part, fact), value in facts.items() if part == "log"}
+    gone = ("infrequent_rows", "duplicates_dropped", "repeats_dropped", "events_added")
+    assert of_log["rows_read"] == n == len(core) + sum(of_log.get(fact, 0) for fact in gone)
 
 
 def test_nobody_who_stays_is_refused(tmp_path: Path) -> None:
@@ -205,7 +215,7 @@ def list_rows(tables: Iterable[pa.Table]) -> list[Row]:
     return [tuple(row.values()) for table in tables for row in table.to_pylist()]
 
 
-@pytest.mark.parametrize("tasks", [1, 3, 17])
+@pytest.mark.parametrize("tasks", PIECES)
 def test_only_numbers_of_rows_reach_the_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int
 ) -> None:
@@ -218,7 +228,7 @@ def test_only_numbers_of_rows_reach_the_driver(
     table = pa.table([pa.array(column) for column in zip(*rows, strict=True)], NAMES)
     engine = LocalEngine(str(tmp_path))
     pieces = PieceRows(engine, [table.slice(n, 9) for n in range(0, len(rows), 9)], read_pieces)
-    set_tasks(monkeypatch, tasks)
+    monkeypatch.setattr(LocalEngine, "count_tasks", lambda *_: tasks)
     log, least = OpenedLog(pieces, NAMES, len(rows)), Least(user=3, item=2, on="log")
     with keep_frequent(log, least, engine) as (_, counts):
         assert counts is not None and 0 < counts.rows < len(rows)

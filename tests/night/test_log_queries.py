@@ -23,8 +23,8 @@ from recbench_spark.schemas import CHECKS, MANIFESTS, METRICS, RANKINGS, RUNS, S
 from recbench_spark.splits.audit import AuditRequest, count_repeated_pairs
 from recbench_spark.splits.positions import encode_ids
 from recbench_spark.storage.arrow_store import ArrowStore
-from tests.night.test_successive import draw_log, make_benchmark, read_numbers, read_ranks
-from tests.nights import Ran, read_rows, run, small
+from tests.night.test_successive import draw_log, make_benchmark, read_bits, read_numbers, read_ranks
+from tests.nights import Ran, read_rows, run, run_in_pieces, small, work_in
 
 SEEDS = range(*map(int, os.environ.get("RECBENCH_QUERY_SEEDS", "0,4").split(",")))
 """Worlds drawn: a few in the suite, as many as one likes by hand."""
@@ -87,13 +87,15 @@ def name_missing(ranks: dict[Any, dict[str, Any]]) -> dict[Any, dict[str, Any]]:
     "seed", [*SEEDS[:2], *(pytest.param(n, marks=pytest.mark.full) for n in SEEDS[2:])]
 )
 def test_each_query_is_ranked_as_if_it_were_asked_alone(seed: int, tmp_path: Path) -> None:
+    log = draw_queries(seed)
     try:
-        made = ask(tmp_path / "night", draw_queries(seed), seed)
+        made = run_in_pieces(tmp_path, lambda folder: ask(folder, log, seed), read_bits)
     except ProtocolError as error:
         assert "no test rows" in error.message
         return
     ranks = name_missing(read_ranks(made))
-    assert ranks == read_ranks(ask_alone(tmp_path / "alone", made, seed))
+    with work_in(1):
+        assert ranks == read_ranks(ask_alone(tmp_path / "alone", made, seed))
     tested = [row for row in read_rows(made.store, SPLITS) if row.part == "test"]
     questions = {(row.user_id, dict(row.attributes).get("session")) for row in tested}
     assert len(ranks["popular"]) == len(questions)

@@ -19,17 +19,14 @@ import pytest
 from recbench_spark.config import Benchmark, parse
 from recbench_spark.core.hashed_ids import hash_ids
 from recbench_spark.core.hashing import hash_longs, mix, stream
-from recbench_spark.engine.local import LocalEngine
 from recbench_spark.errors import ConfigError, DataError, ProtocolError
-from recbench_spark.evaluation import shuffle
 from recbench_spark.night.benchmark_checks import check_benchmark
 from recbench_spark.night.night import make_run_key, open_night
 from recbench_spark.ranking import scored
 from recbench_spark.ranking.kernels.negatives import ROUNDS
 from recbench_spark.schemas import CHECKS, MANIFESTS, METRICS, RANKINGS, RUNS, SPLITS, USER_METRICS
 from recbench_spark.storage.arrow_store import ArrowStore
-from recbench_spark.storage.store import Store
-from tests.nights import DATE, Ran, read_rows, run, small
+from tests.nights import DATE, Ran, read_rows, run, run_in_pieces, small, work_in
 
 SEEDS = range(*map(int, os.environ.get("RECBENCH_ASOF_SEEDS", "0,6").split(",")))
 """Worlds drawn: a few in the suite, as many as one likes by hand."""
@@ -256,7 +253,7 @@ def ask_alone(folder: Path, world: World, questions: list[Question], rows: list[
     evaluation = {"candidates_path": str(folder / "candidates.parquet"), "uncut": True}
     benchmark = make_night(folder, alone, columns={"part": "part"}, evaluation=evaluation)
     pq.write_table(pa.Table.from_pylist(given), folder / "candidates.parquet")
-    written = pq.read_table(folder.parent / "night" / "scores.parquet").to_pylist()
+    written = pq.read_table(folder.parent / "1" / "scores.parquet").to_pylist()
     of = {(row["user_id"], row["item_id"]): row["score"] for row in written}
     kept = [{"user_id": name, "item_id": item, "score": of[user, item]}
             for name, user, item in scores if (user, item) in of]  # fmt: skip
@@ -281,8 +278,8 @@ def read_ranks(made: Ran, cutoff: int | None = None) -> dict[str, dict[str, Any]
     return ranks
 
 
-def ask(folder: Path, world: World) -> Ran:
-    return run(ArrowStore(str(folder / "warehouse")), make_night(folder, world))
+def ask(folder: Path, world: World, store: Any = None) -> Ran:
+    return run(store or ArrowStore(str(folder / "warehouse")), make_night(folder, world))
 
 
 @pytest.fixture
@@ -293,12 +290,12 @@ def tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("tiles")
 @pytest.mark.parametrize(
-    "seed", [*SEEDS[:1], *(pytest.param(n, marks=pytest.mark.full) for n in (*SEEDS[1:], 27))]
+    "seed", [*SEEDS[:1], *(pytest.param(n, marks=pytest.mark.full) for n in (*SEEDS[1:], 15, 27))]
 )
 def test_each_question_is_ranked_as_if_it_were_asked_alone(seed: int, tmp_path: Path) -> None:
     world = draw_world(seed)
     try:
-        made = ask(tmp_path / "night", world)
+        made = run_in_pieces(tmp_path, lambda folder: ask(folder, world), read_bits)
     except (DataError, ProtocolError) as error:  # nothing is asked, or was a candidate
         assert re.search("no test rows|none of its", error.message)
         return
@@ -310,10 +307,9 @@ def test_each_question_is_ranked_as_if_it_were_asked_alone(seed: int, tmp_path: 
         return
     ranks = read_ranks(made, cutoff=5)
     assert set(ranks) == {"popular", "item_knn", "vectors", "scores"}
-    alone = read_ranks(
-        ask_alone(tmp_path / "alone", world, questions, read_rows(made.store, SPLITS)), cutoff=5
-    )
-    assert ranks == alone
+    with work_in(1):
+        alone = ask_alone(tmp_path / "alone", world, questions, read_rows(made.store, SPLITS))
+    assert ranks == read_ranks(alone, cutoff=5)
     check_means(made)
 
 
@@ -370,37 +366,8 @@ def check_means(made: Ran) -> None:
         assert f"candidates_as_of={definition.candidates_as_of}" in value.definition
 
 
-@pytest.mark.usefixtures("tiles")
-@pytest.mark.parametrize("tasks", [3, 17])
-@pytest.mark.parametrize("seed", [0, 5, 15])
-@pytest.mark.full
-def test_pieces_change_no_bit(
-    seed: int, tasks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    world = draw_world(seed)
-    here = ask(tmp_path / "night", world)
-    monkeypatch.setattr(LocalEngine, "count_tasks", lambda self, n: tasks)
-    monkeypatch.setattr(shuffle, "PAIRS_PER_TASK", 1)
-    there = ask(tmp_path / "pieces", world)
-    assert read_ranks(here) == read_ranks(there)
-    assert read_numbers(here) == read_numbers(there)
-
-
-@pytest.mark.parametrize("seed", range(*map(int, os.environ.get("RECBENCH_ASOF_SPARK", "1,4").split(","))))
-def test_spark_changes_no_bit(
-    seed: int, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tests.nights.choose_store", lambda store, _: store)
-    world = draw_world(seed)
-    try:
-        here = ask(tmp_path / "night", world)
-    except (DataError, ProtocolError):
-        return
-    benchmark = make_night(tmp_path / "night", world)
-    there = run(Store(spark, str(tmp_path / "spark")), benchmark)
-    local = Ran(ArrowStore(str(tmp_path / "spark")), benchmark, there.outcome, there.remarks, there.log)
-    assert read_ranks(here) == read_ranks(local)
-    assert read_numbers(here) == read_numbers(local)
+def read_bits(made: Ran) -> tuple[Any, Any]:
+    return read_ranks(made), read_numbers(made)
 
 
 def read_numbers(made: Ran) -> list[Any]:

@@ -27,6 +27,7 @@ from recbench_spark.sources.log_checks import LogRules
 from recbench_spark.sources.opened_logs import OpenedLog, label_stretches
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.blocks import ChangedRows
+from tests.nights import PIECES, work_in
 
 SEEDS = range(*map(int, os.environ.get("RECBENCH_WHERE_SEEDS", "0,6").split(",")))
 """Worlds drawn: a few in the suite, as many as one likes by hand."""
@@ -129,8 +130,8 @@ def make(
     )  # fmt: skip
 
 
-def split(folder: Path, benchmark: Benchmark) -> tuple[list[Row], dict[str, Row], str]:
-    store = ArrowStore(str(folder))
+def split(folder: Path, benchmark: Benchmark, store: Any = None) -> tuple[list[Row], dict[str, Row], str]:
+    store = store or ArrowStore(str(folder))
     split_id, _ = identify_split(store, benchmark)
     prepare_split(store, benchmark, split_id, Journal(io.StringIO()))
     facts = store.rows(MANIFESTS, [("split_id", "=", split_id), ("part", "=", "log")])
@@ -140,14 +141,18 @@ def split(folder: Path, benchmark: Benchmark) -> tuple[list[Row], dict[str, Row]
     return sorted(rows, key=repr), {row["fact"]: row for row in facts}, split_id
 
 
-@pytest.mark.parametrize("file", ["log.csv", "log.parquet", "log.json"])
 @pytest.mark.parametrize(
-    "seed", [*SEEDS[:1], *(pytest.param(n, marks=pytest.mark.full) for n in SEEDS[1:])]
+    ("seed", "file"),
+    [
+        pytest.param(seed, file, marks=pytest.mark.full if seed else ())
+        for seed in SEEDS
+        for n, file in enumerate(("log.csv", "log.parquet", "log.json"))
+        if seed < 6 or seed % 3 == n
+    ],
 )
 def test_the_split_is_that_of_a_log_without_the_other_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, file: str
 ) -> None:
-    monkeypatch.setattr(text_pieces, "BYTES_A_PIECE", [150, 4000][seed % 2])
     rows, names = draw_rows(seed), random.Random(-seed).sample(sorted(CONDITIONS), 1 + seed % 3)
     where = [CONDITIONS[name] for name in names]
     left, dropped = rows, list[int]()
@@ -155,9 +160,13 @@ def test_the_split_is_that_of_a_log_without_the_other_rows(
         kept = [row for row in left if holds(row, one)]
         left, dropped = kept, [*dropped, len(left) - len(kept)]
     more: dict[str, Any] = {"attributes": ["event"]} if seed % 4 == 1 else {}
-    made, facts, _ = split(tmp_path / "a", make(write_rows(tmp_path / "x" / file, rows), where, **more))
     wanted, plain, _ = split(tmp_path / "b", make(write_rows(tmp_path / "y" / file, left), [], **more))
-    assert made == wanted and made
+    benchmark = make(write_rows(tmp_path / "x" / file, rows), where, **more)
+    for n, tasks in enumerate(PIECES):
+        monkeypatch.setattr(text_pieces, "BYTES_A_PIECE", [150, 600, 4000][(seed + n) % 3])
+        with work_in(tasks):
+            made, facts, _ = split(tmp_path / str(tasks), benchmark)
+        assert made == wanted and made
     assert facts["rows_read"]["value"] == len(rows) and plain["rows_read"]["value"] == len(left)
     assert facts["unselected_rows"]["value"] == len(rows) - len(left) == sum(dropped)
     assert [

@@ -13,14 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.config import Benchmark
-from recbench_spark.engine.local import LocalEngine
 from recbench_spark.errors import ProtocolError
-from recbench_spark.evaluation import shuffle
 from recbench_spark.ranking.part_users import BLOCK_NAMES, select_part_users
 from recbench_spark.schemas import ITEMS, MANIFESTS, USER_BLOCKS
 from recbench_spark.storage.arrow_store import ArrowStore
-from tests.night.test_successive import CUT, draw_log, make_benchmark, read_numbers, read_ranks
-from tests.nights import Ran, read_rows, run
+from tests.night.test_successive import CUT, draw_log, make_benchmark, read_bits, read_ranks
+from tests.nights import Ran, read_rows, run, run_in_pieces, work_in
 
 SEEDS = range(*map(int, os.environ.get("RECBENCH_SUCCESSIVE_EVENT_SEEDS", "0,8").split(",")))
 """Worlds drawn: a few in the suite, as many as one likes by hand."""
@@ -135,59 +133,20 @@ class World:
         return before
 
 
-def rank_successively(folder: Path, seed: int, store: Any = None) -> Ran | None:
-    try:
-        return World(seed).ask(folder, store)
-    except ProtocolError as error:  # all test rows are of pairs that training knows
-        assert "no test rows" in error.message
-        return None
-
-
 @pytest.mark.parametrize(
     "seed", [*SEEDS[:2], *(pytest.param(n, marks=pytest.mark.full) for n in SEEDS[2:])]
 )
-def test_each_target_is_ranked_as_if_it_were_asked_alone(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Under 1, 3 and 17 pieces."""
-    with monkeypatch.context() as patch:
-        patch.setattr(LocalEngine, "count_tasks", lambda self, n: (1, 3, 17)[seed % 3])
-        patch.setattr(shuffle, "PAIRS_PER_TASK", (1 << 20, 1, 1)[seed % 3])
-        made = rank_successively(tmp_path / "night", seed)
-    if made is None:
+def test_each_target_is_ranked_as_if_it_were_asked_alone(seed: int, tmp_path: Path) -> None:
+    try:
+        made = run_in_pieces(tmp_path, World(seed).ask, read_bits)
+    except ProtocolError as error:  # all test rows are of pairs that training knows
+        assert "no test rows" in error.message
         return
     assert {row.value for row in read_rows(made.store, MANIFESTS) if row.fact == "overlap"} <= {0.0}
     ranks = read_ranks(made)
     assert ranks.keys() == {"popular", "item_knn"}
-    assert ranks == read_ranks(World(seed).ask_alone(tmp_path / "alone"))
-
-
-@pytest.mark.parametrize("tasks", [3, 17])
-def test_pieces_change_no_bit(tasks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = rank_successively(tmp_path / "one", 3)
-    monkeypatch.setattr(LocalEngine, "count_tasks", lambda self, n: tasks)
-    monkeypatch.setattr(shuffle, "PAIRS_PER_TASK", 1)
-    there = rank_successively(tmp_path / "many", 3)
-    assert here and there and read_ranks(here) == read_ranks(there)
-    assert read_numbers(here) == read_numbers(there)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "seed", SEEDS[:20] if "RECBENCH_SUCCESSIVE_EVENT_SEEDS" in os.environ else SEEDS[:1]
-)
-def test_on_spark_the_questions_are_the_same(
-    spark: Any, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from recbench_spark.storage.store import Store
-
-    here = rank_successively(tmp_path / "here", seed)
-    monkeypatch.setattr("tests.nights.choose_store", lambda store, benchmark: store)
-    there = rank_successively(tmp_path / "there", seed, Store(spark, str(tmp_path / "spark")))
-    assert (here is None) == (there is None)
-    if here and there:
-        assert read_ranks(here) == read_ranks(there)
-        assert read_numbers(here) == read_numbers(there)
+    with work_in(1):
+        assert ranks == read_ranks(World(seed).ask_alone(tmp_path / "alone"))
 
 
 VIEWED: list[Row] = [
