@@ -231,10 +231,14 @@ def _ndcg(order: Order, truth: Grades, k: int | None, d: Definition) -> float:
         ideal = max(0.0, *gains.values(), 0.0) * ones
     elif d.ideal == "relevant":
         ideal = _best_dcg(shown, None, len(order), d)
+    elif d.ideal == "min_relevant_list":
+        ideal = _best_dcg(shown, min(_cut(order, k), len(order)), len(order), d)
     if signed:
         return dcg / ideal if ideal > 0 else 0.0
     if d.negative_grades != "worst":
         return dcg / ideal if ideal > 0 else math.nan
+    if d.ideal == "min_relevant_list":
+        k = min(_cut(order, k), len(order))
     worst = -_best_dcg([-g for g in gains.values()], k, len(order), d)
     if math.isclose(ideal, worst, abs_tol=1e-12):
         return 1.0 if ideal > 0 else math.nan

@@ -34,6 +34,9 @@ python=$newer make_env warprec torch==2.15.0 torchmetrics==1.8.2 numpy==2.4.6 pa
 python=$newer make_env warprec --no-deps warprec==2.2.8
 make_env torchmetrics torch==2.15.0 torchmetrics==1.8.2
 make_env sklearn scikit-learn==1.9.1
+# Only its metrics are wanted, not its server.
+make_env mlflow numpy==2.4.6 pandas==2.3.3 scipy==1.17.1 scikit-learn==1.9.1
+make_env mlflow --no-deps mlflow==3.18.0
 # Its MAP follows no definition; it imports what pandas 3 has not.
 make_env evidently evidently==0.7.23 pandas==2.3.3
 # recbole says np.float, which numpy 1.24 removed.

@@ -89,6 +89,11 @@ WHAT_DIFFERS = {
         " relevant). Its auc takes training items as negatives and counts half of the pairs beyond k;"
         " it is not followed."
     ),
+    "mlflow": (
+        "The rows of its table count: users with a list (`users=truth`: a row without one counts 0). A row"
+        " without truth counts 0; one without both has recall and NDCG of 1 there. The ideal list of NDCG"
+        " is cut at the length of the list (issue 24541). Duplicates count again in precision and NDCG."
+    ),
 }
 
 INTRODUCTION = """# One input, every library's numbers
@@ -109,6 +114,7 @@ Random inputs of eight users each (`test_a_thousand_inputs`), on 26 and 27 Novem
 | library | inputs | values | largest difference |
 | --- | --- | --- | --- |
 | lenskit 2025.8.1 | 1,000, half of them tied | 53,000 | 2.2e-16 |
+| mlflow 3.18.0 | 1,000, half of them tied | 36,000 | 2.2e-16 |
 | implicit 0.7.3 | 1,000, half of them tied | 18,000 | 1.7e-16 |
 | scikit-learn 1.9.1 | 1,000, half of them tied | 9,000 | below 1e-9 |
 | warprec 2.2.8 (single precision) | 1,000, half of them tied | 90,500 | 9.5e-08 |

@@ -66,8 +66,9 @@ class Definition(BaseModel):
     """Relevant means relevance >= threshold; None: relevance > 0."""
     discount: Literal["log2", "log2_max2", "ln"] = "log2"
     """1 / log2(rank + 1), 1 / log2(max(rank, 2)), 1 / ln(rank + 1)."""
-    ideal: Literal["min_k_relevant", "k", "relevant"] = "min_k_relevant"
-    """Length of the ideal list: min(k, relevant), k ones whatever is relevant, all relevant."""
+    ideal: Literal["min_k_relevant", "k", "relevant", "min_relevant_list"] = "min_k_relevant"
+    """Length of the ideal list: min(k, relevant), k ones whatever is relevant, all relevant, or
+    min(k, relevant, length of the list)."""
     precision_by: Literal["k", "list", "min_k_relevant"] = "k"
     """Denominator of precision: k, min(k, length of the list), min(k, relevant)."""
     recall_by: Literal["relevant", "min_k_relevant"] = "relevant"
@@ -210,6 +211,12 @@ _AXES: dict[str, dict[str, Any]] = {
         "ndcg_ties": "expected",
     },
     "implicit": {"precision_by": "min_k_relevant"},
+    "mlflow": {
+        "users": "output",
+        "empty_users": "zero",
+        "ideal": "min_relevant_list",
+        "precision_by": "list",
+    },
 }
 
 PLACES = ("recbench", "rectools")
@@ -245,6 +252,7 @@ PRESET_VERSIONS: dict[str, str] = {
     "sklearn": "1.9.1",
     "torchmetrics": "1.8.2",
     "implicit": "0.7.3",
+    "mlflow": "3.18.0",
 }
 """The version of each library that its preset reproduces (replay: replay-rec; mllib: pyspark)."""
 

@@ -86,6 +86,7 @@ AXES_IN_WORDS: dict[str, tuple[str, dict[str, str]]] = {
             "min_k_relevant": "the smaller of k and the number of relevant items",
             "k": "k, however many items are relevant",
             "relevant": "all relevant items",
+            "min_relevant_list": "the smallest of k, the number of relevant items and the list's length",
         },
     ),
     "precision_by": (

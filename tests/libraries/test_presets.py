@@ -43,6 +43,7 @@ PRESET_OF = {
     "sklearn": "sklearn",
     "torchmetrics": "torchmetrics",
     "implicit": "implicit",
+    "mlflow": "mlflow",
 }
 SCRIPTS = {"lenskit-2025": "lenskit", "implicit": "implicit_metrics"}
 """Scripts that have another name than the environment."""
@@ -53,7 +54,7 @@ KNOWS_GRADES = {"ranx": 3, "trec_eval": 3, "recommenders": 3} | dict.fromkeys(
 SINGLE_PRECISION = {"warprec", "torchmetrics"}
 OWN_RULE_FOR_TIES = {"replay", "warprec", "sklearn"}
 """replay: larger id first; warprec: a hash; sklearn: the mean over all orders."""
-KEEPS_ORDER = {"recommenders", "rectools", "lenskit", "lenskit-2025", "implicit"}
+KEEPS_ORDER = {"recommenders", "rectools", "lenskit", "lenskit-2025", "implicit", "mlflow"}
 """They keep the order that they are given, here by item id."""
 INPUTS = 1000
 """Random inputs of each library, of eight users, in four tests."""

@@ -48,6 +48,9 @@ def value(preset: str, name: str, k: int, users: Any, **axes: Any) -> float:
         # LensKit: by the list's eight items, and by min(k, relevant).
         ("lenskit", "precision", 20, Fraction(3, 8)),
         ("lenskit", "recall", 2, Fraction(1, 2)),
+        # MLflow: by the list's eight items; the ideal list has no more places than the list.
+        ("mlflow", "precision", 20, Fraction(3, 8)),
+        ("mlflow", "recall", 3, Fraction(2, 3)),
     ],
 )
 def test_one_user(preset: str, name: str, k: int, expected: Fraction) -> None:
@@ -67,6 +70,21 @@ def test_gains_of_ndcg() -> None:
     lenskit = (1 + 2 / log3 + 1 / np.log2(7)) / (2 + 1 + 1 / log3)
     for preset in ("lenskit", "lenskit==2025.8.1"):
         assert value(preset, "ndcg", 7, [(LIST, SPREAD)], gain="linear") == pytest.approx(lenskit)
+
+
+def test_mlflow_cuts_the_ideal_list_at_the_length_of_the_list() -> None:
+    """Its issue 24541: one hit alone, of five relevant items, is 1 in NDCG@5; the defaults say .339."""
+    five = dict.fromkeys(range(1, 6), 1.0)
+    assert value("mlflow", "ndcg", 5, [({1: 1.0}, five)]) == 1.0
+    ideal = sum(1 / np.log2(rank + 1) for rank in range(1, 6))
+    assert value("recbench", "ndcg", 5, [({1: 1.0}, five)]) == pytest.approx(1 / ideal, rel=1e-14)
+    # Two items, a hit at rank 2: the ideal list has two places; graded 2^r - 1 in the best order.
+    two = [({9: 1.0, 1: 0.5}, {1: 1.0, 2: 3.0, 3: 2.0})]
+    log3 = np.log2(3)
+    assert value("mlflow", "ndcg", 5, two) == pytest.approx((1 / log3) / (1 + 1 / log3), rel=1e-14)
+    graded = value("mlflow", "ndcg", 5, two, gain="exponential")
+    assert graded == pytest.approx((1 / log3) / (7 + 3 / log3), rel=1e-14)
+    assert value("mlflow", "ndcg", 1, two) == 0.0
 
 
 def test_lenskit_clips_grades_below_zero_and_an_ideal_of_zero_gives_zero() -> None:

@@ -377,13 +377,13 @@ class Chunk:
             most = np.zeros(len(self.length))
             np.maximum.at(most, self.user_p, self.gain_p)
             return most[:, None] * self._ones_dcg(self.k_uc)
-        if self.definition.gain == "binary":
+        if self.definition.gain == "binary" and self.definition.ideal != "min_relevant_list":
             best = self._ones_dcg(self.reachable_hits)
         elif self.definition.negative_grades == "signed":
             best = self.best_dcg(np.maximum(self.gain_p, 0.0))
         else:
             best = self.best_dcg(self.gain_p)
-        return best if self.definition.ideal == "min_k_relevant" else best[:, [-1] * best.shape[1]]
+        return best[:, [-1] * best.shape[1]] if self.definition.ideal == "relevant" else best
 
     def _ones_dcg(self, length_uc: Floats) -> Floats:
         ranks = np.arange(1.0, length_uc.max(initial=0.0) + 1)
@@ -394,13 +394,14 @@ class Chunk:
         """Return the best DCG with these gains, (u, c + 1).
 
         An unrated item (gain 0) can always replace a negative one, except if only the user's rated items
-        are candidates: then they have to be shown.
+        are candidates: then they have to be shown. An ideal list may be no longer than the list itself.
         """
         order = np.lexsort((-gain_p, self.user_p))
         user, gain = self.user_p[order], gain_p[order]
         place = np.arange(len(order)) - self.rankings.offsets[user]
         forced = (place < self.length[user]) & (self.definition.candidates == "rated")
-        gain = np.where((gain > 0) | forced, gain, 0.0)
+        beyond = (place >= self.length[user]) & (self.definition.ideal == "min_relevant_list")
+        gain = np.where(((gain > 0) | forced) & ~beyond, gain, 0.0)
         one = np.ones_like(place)
         groups = Groups(user, place, one, one.astype(np.float64), gain, one.astype(np.float64))
         return self.total(groups, gain, self.discount)

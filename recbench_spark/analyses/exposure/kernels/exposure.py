@@ -184,6 +184,8 @@ def reason(
         return None
     if metric not in (*SUMS, *QUOTIENTS) or (metric == "hit" and definition.hit == "any"):
         return "the metric is no sum over items"
+    if metric == "ndcg" and definition.ideal == "min_relevant_list":
+        return "its ideal list is cut at the length of each list"
     if estimator in MODELLED:
         return _model_reason(metric, definition, rewards)
     if estimator == POOLED:
