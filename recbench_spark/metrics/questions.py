@@ -6,6 +6,7 @@ Rows of one user follow one another. Axes: q rows (a question each), u users, c 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain, pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -126,17 +127,23 @@ def has_questions(batch: pa.RecordBatch) -> bool:
 
 
 def keep_users_whole(batches: Batches) -> Batches:
-    """Cut batches with queries between users; others stay as they are."""
+    """Cut batches with queries between users; others stay as they are.
+
+    A user's rows without a query come first: a batch of such rows is one with queries if the next one goes
+    on with its last user.
+    """
     pending: list[pa.RecordBatch] = []
-    for batch in batches:
-        if not (pending or has_questions(batch)):
+    for batch, following in pairwise(chain(batches, [None])):
+        assert batch is not None
+        is_cut = following is not None and _continues_user(batch, following)
+        if not (pending or is_cut or has_questions(batch)):
             yield batch
             continue
-        user_q = number_users(batch)
-        start = int(np.searchsorted(user_q, user_q[-1]))
         if pending and not _continues_user(pending[-1], batch):
             yield pa.concat_batches(pending)
             pending = []
+        user_q = number_users(batch)
+        start = int(np.searchsorted(user_q, user_q[-1]))
         if start:
             yield pa.concat_batches([*pending, batch.slice(0, start)])
             pending = []
@@ -147,4 +154,5 @@ def keep_users_whole(batches: Batches) -> Batches:
 
 def _continues_user(one: pa.RecordBatch, other: pa.RecordBatch) -> bool:
     names = ("user_id", "part")
-    return all(one.column(name)[-1] == other.column(name)[0] for name in names)
+    has_rows = bool(one.num_rows and other.num_rows) and QUERY_ID in one.schema.names
+    return has_rows and all(one.column(name)[-1] == other.column(name)[0] for name in names)

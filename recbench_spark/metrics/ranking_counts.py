@@ -22,6 +22,7 @@ from recbench_spark.errors import DataError
 from recbench_spark.metrics.questions import has_questions, keep_users_whole, number_users
 from recbench_spark.ranking.batch_schemas import RANKING_COUNTS
 from recbench_spark.ranking.kernels.rankings import mark_relevant
+from recbench_spark.schemas import QUERY_ID
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 COUNTED_COLUMNS = ("user_id", "part", "length", "relevance", "above", "tied", "query_id")
@@ -70,7 +71,8 @@ def _part_counts(batch: pa.RecordBatch, part: str, threshold: float | None) -> p
         "truth": len(above_p),
         "unranked": int((above_p < 0).sum()),
         "tied": int((tied_p > 0).sum()),
-        "questions": users.num_rows if has_questions(users) else 0,
+        "questions": users.num_rows,
+        "named": users.num_rows - users.column(QUERY_ID).null_count if has_questions(users) else 0,
     }
     return pa.RecordBatch.from_pylist([row], schema=RANKING_COUNTS)
 
@@ -93,12 +95,12 @@ def checks_from_counts(
 def _part_checks(part: str, row: Mapping[str, int] | None, lists: bool) -> list[Check]:
     if row is None:
         return [Check(f"{part}: users", 0, None, "warning", "no user has truth in this part")]
-    unit = "queries" if row["questions"] else "users"
+    unit = "queries" if row["named"] else "users"
     ties = f"{row['tied']} of {row['truth']} items; ties are broken by item id, see ties=expected"
     return [
         Check(f"{part}: users", row["users"], None, "info", "users in the truth"),
         *([Check(f"{part}: queries", row["questions"], None, "info", "queries in the truth")]
-          if row["questions"] else []),
+          if row["named"] else []),
         *mark_few_users(part, row["users"]),
         Check(f"{part}: {unit} without relevant items", row["barren"], None, "info",
               "left out of the averages, or 0, as `empty_users` says"),

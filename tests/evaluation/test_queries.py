@@ -15,9 +15,11 @@ import pytest
 
 import recbench_spark
 from recbench_spark.core.resampling import mean_and_error, moments, row_mean_and_error
+from recbench_spark.engine.measures import reduce_pieces
 from recbench_spark.errors import ConfigError, DataError, SchemaError
 from recbench_spark.evaluation.evaluation import evaluate
 from recbench_spark.metrics.questions import Owners, keep_users_whole
+from recbench_spark.metrics.ranking_counts import checks_from_counts, count_measure
 from tests.evaluation.test_engines import comparable, drawn, frames, ids
 from tests.evaluation.test_task_tables import answer, evaluate_in_tasks
 
@@ -266,18 +268,35 @@ def test_what_does_not_fit_is_refused() -> None:
 # ------------------------------------------------------------------------------------------ batches
 
 
-@pytest.mark.parametrize("unnamed", [False, True])
+@pytest.mark.parametrize("unnamed", ["", "first", "last"])
 @pytest.mark.parametrize("rows", [1, 2, 3, 5, 7, 30])
-def test_batches_are_cut_between_users(rows: int, unnamed: bool) -> None:
-    """A user's last question may have no name, and be alone in its batch."""
+def test_batches_are_cut_between_users(rows: int, unnamed: str) -> None:
+    """A user's first or last question may have no name, and be alone in its batch."""
     users = list("aabcccccccdeeffffffffffffg")
-    last = [unnamed and one != after for one, after in zip(users, [*users[1:], ""], strict=True)]
-    queries = [None if end else str(n) for n, end in enumerate(last)]
+    other = {"first": ["", *users[:-1]], "last": [*users[1:], ""], "": users}[unnamed]
+    queries = [
+        None if one != beside else str(n) for n, (one, beside) in enumerate(zip(users, other, strict=True))
+    ]
     table = pa.table({"user_id": users, "part": ["test"] * len(users), "query_id": queries})
     made = list(keep_users_whole(iter(table.to_batches(max_chunksize=rows))))
     assert pa.Table.from_batches(made).equals(table.combine_chunks())
     ends = [(one.column("user_id")[0].as_py(), one.column("user_id")[-1].as_py()) for one in made]
     assert all(before[1] < after[0] for before, after in pairwise(ends))
+
+
+def test_questions_without_a_name_count_wherever_batches_end() -> None:
+    """Users a and b have one question without a name; of c's two one has a name."""
+    names = ("user_id", "part", "length", "relevance", "above", "tied", "query_id")
+    rows = [
+        (user, "test", 1, [1.0], [0], [0], query)
+        for user, query in zip("abcc", [None] * 3 + ["q"], strict=True)
+    ]
+    table = pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+    for size in (1, 2, 4):
+        pieces = [[one] for one in keep_users_whole(iter(table.to_batches(max_chunksize=size)))]
+        counts = reduce_pieces({"counts": count_measure(None)}, pieces)["counts"]
+        observed = {check.check: check.observed for check in checks_from_counts(counts, ["test"])}
+        assert (observed["test: users"], observed["test: queries"]) == (3, 4)
 
 
 def test_rows_add_up_with_a_piece_where_nobody_has_two() -> None:

@@ -26,6 +26,7 @@ from recbench_spark.ranking import scored
 from recbench_spark.ranking.kernels.negatives import ROUNDS
 from recbench_spark.schemas import CHECKS, MANIFESTS, METRICS, RANKINGS, RUNS, SPLITS, USER_METRICS
 from recbench_spark.storage.arrow_store import ArrowStore
+from tests.night.test_successive import read_numbers
 from tests.nights import DATE, Ran, read_rows, run, run_in_pieces, small, work_in
 
 SEEDS = range(*map(int, os.environ.get("RECBENCH_ASOF_SEEDS", "0,6").split(",")))
@@ -368,12 +369,6 @@ def check_means(made: Ran) -> None:
 
 def read_bits(made: Ran) -> tuple[Any, Any]:
     return read_ranks(made), read_numbers(made)
-
-
-def read_numbers(made: Ran) -> list[Any]:
-    names = ("metric", "k", "slice_value", "value", "stderr", "ci_low", "ci_high", "n")
-    rows = [str([getattr(row, name) for name in names]) for row in read_rows(made.store, METRICS)]
-    return sorted(rows) + sorted(f"{row.check} {row.observed}" for row in read_rows(made.store, CHECKS))
 
 
 BY_HAND = [

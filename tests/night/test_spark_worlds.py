@@ -29,7 +29,7 @@ SEEDS = range(*map(int, os.environ.get("RECBENCH_SPARK_WORLDS", "1,2").split(","
 def read_night(made: Ran) -> Any:
     """Read ranks and numbers without Spark, wherever the night was."""
     here = replace(made, store=ArrowStore(made.store.root))
-    return moments.read_ranks(here), moments.read_numbers(here)
+    return moments.read_bits(here)
 
 
 def select_rows(folder: Path, seed: int, store: Any) -> Any:

@@ -18,7 +18,7 @@ from recbench_spark.config import Benchmark, parse
 from recbench_spark.core.definitions import SAMPLED
 from recbench_spark.errors import ConfigError, ProtocolError
 from recbench_spark.night.benchmark_checks import check_benchmark
-from recbench_spark.schemas import MANIFESTS, METRICS, RANKINGS, RUNS, SPLITS, USER_METRICS
+from recbench_spark.schemas import CHECKS, MANIFESTS, METRICS, RANKINGS, RUNS, SPLITS, USER_METRICS
 from recbench_spark.storage.arrow_store import ArrowStore
 from tests.nights import Ran, read_rows, run, run_in_pieces, small, work_in
 
@@ -162,7 +162,8 @@ def read_bits(made: Ran) -> tuple[Any, Any]:
 
 def read_numbers(made: Ran) -> list[Any]:
     names = ("metric", "k", "slice_value", "value", "stderr", "ci_low", "ci_high", "n")
-    return sorted(str([getattr(row, name) for name in names]) for row in read_rows(made.store, METRICS))
+    rows = [str([getattr(row, name) for name in names]) for row in read_rows(made.store, METRICS)]
+    return sorted(rows) + sorted(f"{row.check} {row.observed}" for row in read_rows(made.store, CHECKS))
 
 
 def test_a_user_with_one_test_row_is_asked_as_before(tmp_path: Path) -> None:
