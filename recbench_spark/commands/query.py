@@ -201,6 +201,11 @@ TABLE_SOURCES = {
     "or a section regressions: [{metric: ndcg, k: 10, drop: 0.01}]",
     "slice_comparisons": "the benchmark file has a section "
     "regressions: [{metric: ndcg, k: 10, drop: 0.01, slice: country}] (a slice of users)",
+    **dict.fromkeys(
+        ("user_spreads", "group_gaps", "preferences"),
+        "the benchmark file has the line 'comparisons: {users: true}'; gaps are between slices of users",
+    ),
+    "fronts": "the benchmark file has the line 'comparisons: {fronts: [[ndcg@10, entropy@10]]}'",
     "changes": "the benchmark file has the line 'comparisons: {baseline: popular}' (a model of yours), "
     "from the second night on",
     "paradoxes": "the benchmark file has the line 'paradoxes: {}'",

@@ -19,6 +19,7 @@ from recbench_spark.analyses.comparisons.settings import (
 from recbench_spark.boards.settings import SearchSettings
 from recbench_spark.config.evaluation import EXPOSURE_SLICES, Evaluation
 from recbench_spark.core.definitions import Definition
+from recbench_spark.core.metric_names import split_figure, suggest_metric
 from recbench_spark.core.strict_settings import UNITS, Name, Strict, require_own_names, seconds
 from recbench_spark.errors import nearest
 from recbench_spark.models.settings import (
@@ -141,6 +142,11 @@ class Benchmark(Strict):
     def regression_slices(self) -> tuple[str, ...]:
         """Keys of the slices that regressions watch."""
         return tuple(dict.fromkeys(rule.slice for rule in self.regressions if rule.slice))
+
+    @property
+    def user_slices(self) -> tuple[str, ...]:
+        """Keys of the slices of users."""
+        return tuple(cut.key for cut in self.evaluation.slices if cut.of in USER_SLICES)
 
     @property
     def switches(self) -> tuple[SwitchModel, ...]:
@@ -272,12 +278,23 @@ def _find_comparison_mistakes(benchmark: Benchmark) -> Iterator[str]:
     ]
     if uncompared:
         yield f"regressions: {', '.join(uncompared)} is not compared"
+    yield from _find_front_mistakes(comparisons, evaluation)
     yield from _find_slice_mistakes(benchmark)
     pinned = any(rule.against == "baseline" for rule in benchmark.regressions)
     if pinned and comparisons.baseline_night is None:
         yield "regressions against 'baseline' need comparisons.baseline_night"
     if comparisons.baseline is None and any(rule.against == "model" for rule in benchmark.regressions):
         yield "regressions against 'model' need comparisons.baseline"
+
+
+def _find_front_mistakes(comparisons: Comparisons, evaluation: Evaluation) -> Iterator[str]:
+    """Yield figures of fronts that are not measured."""
+    for figure in dict.fromkeys(figure for figures in comparisons.fronts for figure in figures):
+        metric, k = split_figure(figure)
+        if metric not in evaluation.all_metrics:
+            yield f"comparisons.fronts: {figure}\n  hint: {suggest_metric(metric, evaluation.all_metrics)}"
+        elif k not in (*evaluation.cutoffs, None):
+            yield f"comparisons.fronts: {figure}: {k} is not in evaluation.k"
 
 
 def _find_slice_mistakes(benchmark: Benchmark) -> Iterator[str]:

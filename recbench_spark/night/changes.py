@@ -10,18 +10,16 @@ import pyarrow as pa
 
 from recbench_spark.analyses.comparisons.changes import ChangePlan, ChangeRows, compute_changes
 from recbench_spark.analyses.comparisons.differences import HOLDOUT, ComparedRun
-from recbench_spark.analyses.comparisons.settings import USER_SLICES
 from recbench_spark.config import Comparisons, digest
 from recbench_spark.core import revisions
 from recbench_spark.metrics.beyond_accuracy import OVERALL
 from recbench_spark.night.code_provenance import code_changes
+from recbench_spark.night.compared_rows import add_facts, open_runs
 from recbench_spark.night.comparisons import (
-    add_facts,
     find_previous_run,
     list_counted_numbers,
     list_owners,
     list_runs,
-    open_runs,
     select_tonight_runs,
 )
 from recbench_spark.night.night import BenchmarkNight
@@ -104,9 +102,10 @@ def make_plan(night: BenchmarkNight, settings: Comparisons) -> ChangePlan | None
         return None
     evaluation = night.benchmark.evaluation
     metrics = tuple(m for m in settings.metrics or evaluation.all_metrics if m not in OVERALL)
-    slices = tuple(cut.key for cut in evaluation.slices if cut.of in USER_SLICES)
     numbers = list_counted_numbers(night, visible, [run for pair in pairs for run in pair])
-    return ChangePlan(pairs, metrics, settings.k or (*evaluation.cutoffs, None), slices, numbers)
+    return ChangePlan(
+        pairs, metrics, settings.k or (*evaluation.cutoffs, None), night.benchmark.user_slices, numbers
+    )
 
 
 def _find_replaced(

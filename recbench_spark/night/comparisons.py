@@ -8,26 +8,33 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from functools import partial
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.analyses.comparisons.changes import ChangeRows
-from recbench_spark.analyses.comparisons.comparisons import LOOK_KEY, compare, metric_scales, sum_looks
+from recbench_spark.analyses.comparisons.comparisons import (
+    LOOK_KEY,
+    compare_beside,
+    metric_scales,
+    sum_looks,
+)
 from recbench_spark.analyses.comparisons.counted import WHOLE_RANKING, CountedNumber
 from recbench_spark.analyses.comparisons.differences import ComparedRun, ComparisonGroup, ComparisonPlan
 from recbench_spark.analyses.comparisons.evidence import find_allowed_fall
 from recbench_spark.analyses.comparisons.slice_falls import compare_slices
+from recbench_spark.analyses.comparisons.spreads import spread_measure
 from recbench_spark.config import MANDCG, Comparisons, digest
 from recbench_spark.core import revisions
 from recbench_spark.core.definitions import Definition
 from recbench_spark.metrics.beyond_accuracy import OVERALL, PER_USER
 from recbench_spark.metrics.kernels.about import about_metric, best_when
 from recbench_spark.models.settings import MODELS
+from recbench_spark.night.beyond_means import compare_beyond_means, select_tonight
 from recbench_spark.night.code_provenance import CodeChange, code_changes
+from recbench_spark.night.compared_rows import add_facts, open_runs
 from recbench_spark.night.night import AGE_COLUMNS, BenchmarkNight, describe_metric, sort_by_age
 from recbench_spark.query.answers import list_texts, make_query_runner
 from recbench_spark.reports.frame_values import is_missing
@@ -40,14 +47,8 @@ from recbench_spark.schemas import (
     RUNS,
     SLICE_COMPARISONS,
     USER_METRICS,
-    Table,
 )
 from recbench_spark.storage.commits import Addition
-from recbench_spark.storage.file_tables import FileTables
-from recbench_spark.storage.object_access import map_together
-
-if TYPE_CHECKING:
-    from recbench_spark.storage.blocks import Rows
 
 
 @dataclass(frozen=True)
@@ -90,10 +91,12 @@ def compare_night(
     if night.store.has(COMPARISONS, "comparison_id", name):
         return ComparedNight(name)
     with journal.stage("comparisons", f"compare {len(plan.runs)} runs", suite=night.benchmark.name):
-        rows = _comparison_rows(night, plan, name)
+        rows, spreads = _comparison_rows(night, plan, name)
         slices = _compare_slices(night, plan, name, journal)
+        others = compare_beyond_means(night, plan, name, spreads)
     # Rows of `comparisons` come last: they say that the night is compared.
-    return ComparedNight(name, (*slices, Addition(COMPARISONS, name, rows, named_by="comparison_id")))
+    compared = Addition(COMPARISONS, name, rows, named_by="comparison_id")
+    return ComparedNight(name, (*slices, *others, compared))
 
 
 def _comparison_settings(night: BenchmarkNight) -> list[object]:
@@ -103,13 +106,20 @@ def _comparison_settings(night: BenchmarkNight) -> list[object]:
     return [compared, rules, benchmark.evaluation.bootstrap.model_dump()]
 
 
-def _comparison_rows(night: BenchmarkNight, plan: ComparisonPlan, name: str) -> pa.Table:
-    """Compare the runs, and add columns that identify the comparison."""
+def _comparison_rows(
+    night: BenchmarkNight, plan: ComparisonPlan, name: str
+) -> tuple[pa.Table, pa.Table | None]:
+    """Compare the runs, and add columns that identify the comparison.
+
+    The other result has spreads over users, where the file asks for them.
+    """
     run_ids = list_owners(plan.runs, plan.numbers)
     user_metrics, tasks = open_runs(night.store, USER_METRICS, run_ids)
     pairs = any(group.kind == "pair" for group in plan.groups)
     looks = list_earlier_looks(night, plan) if pairs else ()
-    rows = compare(user_metrics, plan, sum_looks(looks), tasks)
+    wanted = night.benchmark.comparisons or Comparisons()
+    spreads = {"spreads": spread_measure(select_tonight(night, plan))} if wanted.users else {}
+    rows, beside = compare_beside(user_metrics, plan, sum_looks(looks), tasks, spreads)
     facts = {
         "comparison_id": name,
         "suite": night.benchmark.name,
@@ -118,7 +128,7 @@ def _comparison_rows(night: BenchmarkNight, plan: ComparisonPlan, name: str) -> 
         "minimum_difference": plan.min_users,
         "compared_at": datetime.now(UTC),
     }
-    return add_facts(rows, facts, COMPARISONS)
+    return add_facts(rows, facts, COMPARISONS), beside.get("spreads")
 
 
 def _compare_slices(
@@ -145,21 +155,6 @@ def _compare_slices(
 def list_owners(runs: Iterable[ComparedRun], numbers: Iterable[CountedNumber]) -> list[str]:
     """Return the ids of runs and of their numbers' owners."""
     return sorted({run.run_id for run in runs} | {number.owner for number in numbers})
-
-
-def open_runs(store: FileTables, table: Table, run_ids: Sequence[str]) -> tuple[Rows, int]:
-    """Return runs' rows, and the tasks for their shuffle."""
-    n = sum(map_together(store.root, partial(store.count_rows, table, "run_id"), run_ids))
-    return store.open_rows(table, "run_id", run_ids), store.engine.count_tasks(n)
-
-
-def add_facts(rows: pa.Table, facts: Mapping[str, Any], table: Table) -> pa.Table:
-    """Add one-value columns to a table's rows."""
-    columns = dict(zip(rows.column_names, rows.columns, strict=True))
-    for name, value in facts.items():
-        kind = table.arrow_schema.field(name).type
-        columns[name] = pa.repeat(pa.scalar(value, kind), len(rows))
-    return pa.table(columns)
 
 
 # ------------------------------------------------------------------------------- runs that are compared

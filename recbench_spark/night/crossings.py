@@ -17,7 +17,7 @@ from recbench_spark.analyses.curves.crossings import CrossingPlan, find_crossing
 from recbench_spark.analyses.curves.kernels.crossings import MOST_AT_ENDS
 from recbench_spark.config import CURVE_METRIC, LearningCurve, digest
 from recbench_spark.core import revisions
-from recbench_spark.night.comparisons import open_runs
+from recbench_spark.night.compared_rows import open_runs
 from recbench_spark.night.night import BenchmarkNight, find_newest_runs
 from recbench_spark.night.run_keys import choose_curve_cutoff
 from recbench_spark.runtime.journal import Journal

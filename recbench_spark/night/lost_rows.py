@@ -12,6 +12,7 @@ from datetime import date
 from functools import partial
 
 from recbench_spark.schemas import (
+    BESIDE_COMPARISONS,
     CEILINGS,
     CHANGES,
     CHECKS,
@@ -25,7 +26,6 @@ from recbench_spark.schemas import (
     PARADOXES,
     RETRIEVAL_RUNS,
     RUNS,
-    SLICE_COMPARISONS,
     SPLITS,
     TABLES,
     USER_BLOCKS,
@@ -43,7 +43,8 @@ RUN_TABLES = (METRICS, CHECKS, CEILINGS, LEARNING_CURVES, RETRIEVAL_RUNS)
 """Run tables without partitions."""
 
 WHOLE_TABLES = (
-    RUNS, MANIFESTS, *RUN_TABLES, COMPARISONS, SLICE_COMPARISONS, PARADOXES, FLIPS, CHANGES, CURVE_CROSSINGS
+    RUNS, MANIFESTS, *RUN_TABLES, COMPARISONS, *BESIDE_COMPARISONS, PARADOXES, FLIPS, CHANGES,
+    CURVE_CROSSINGS,
 )  # fmt: skip
 """Unpartitioned tables every night reads."""
 

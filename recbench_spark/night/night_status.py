@@ -21,13 +21,13 @@ from recbench_spark.errors import FAILED, GATE, OK, REGRESSION, VERDICT_CODES, R
 from recbench_spark.night import run_keys
 from recbench_spark.night.lost_rows import find_lost_rows
 from recbench_spark.schemas import (
+    BESIDE_COMPARISONS,
     CHANGES,
     COMPARISONS,
     CURVE_CROSSINGS,
     FLIPS,
     PARADOXES,
     RUNS,
-    SLICE_COMPARISONS,
 )
 from recbench_spark.sources import arrow_files
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
@@ -105,9 +105,11 @@ def hash_following(store: FileTables, benchmark: Benchmark, day: date) -> str:
     runs = store.rows(RUNS, [*suite_filters, ("status", "=", "succeeded")], ["run_id", "logical_date"])
     run_ids = sorted(row["run_id"] for row in runs if row["logical_date"] <= day)
     night_filters = [*suite_filters, ("logical_date", "=", day)]
-    # Nights without curves or watched slices keep the hash they had before.
+    # Nights without curves, watched slices, spreads or fronts keep the hash they had before.
     later = [CURVE_CROSSINGS] if benchmark.evaluation.learning_curve else []
-    later += [SLICE_COMPARISONS] if benchmark.regression_slices else []
+    compared = benchmark.comparisons
+    later += BESIDE_COMPARISONS[:1] if benchmark.regression_slices else []
+    later += BESIDE_COMPARISONS[1:] if compared and (compared.users or compared.fronts) else []
     tables = (*FOLLOWING_TABLES, *later)
     counts = map_together(
         store.root, lambda table: len(store.rows(table, night_filters, ["suite"])), tables

@@ -18,10 +18,9 @@ from recbench_spark.core import revisions
 from recbench_spark.metrics import accuracy as metric_rows
 from recbench_spark.metrics.kernels.about import best_when
 from recbench_spark.metrics.kernels.accuracy import METRICS
+from recbench_spark.night.compared_rows import add_facts, open_runs
 from recbench_spark.night.comparisons import (
-    add_facts,
     choose_baselines,
-    open_runs,
     select_tonight_runs,
     visible_runs,
 )

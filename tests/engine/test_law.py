@@ -52,7 +52,7 @@ from recbench_spark.storage.blocks import Engine, PieceRows, Rows, reduce_rows
 from recbench_spark.storage.frame_blocks import FrameRows, reduce_frame
 from recbench_spark.storage.shared_arrays import SharedRows
 from tests import oracles
-from tests.analyses.comparisons import test_changes, test_comparisons, test_slice_falls
+from tests.analyses.comparisons import test_beyond_means, test_changes, test_comparisons, test_slice_falls
 from tests.analyses.curves import test_curve_crossings
 
 PACKAGE = Path(recbench_spark.__file__).parent
@@ -161,6 +161,11 @@ def find_curves(engine: Engine, rows: Inputs, tasks: int) -> pa.Table:
 
 
 ANALYSES = {
+    "beyond means": Analysis(
+        ("spreads.spread_measure", "preferences.compare_preferences"),
+        test_beyond_means.draw_rows,
+        lambda *given: [row for one in test_beyond_means.measure(*given) for row in one.to_pylist()],
+    ),
     "changes": Analysis(
         ("changes.change_measure",), lambda: list(test_changes.draw_nights()[1:]), find_changes
     ),

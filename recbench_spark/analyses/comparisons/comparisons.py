@@ -27,7 +27,7 @@ from recbench_spark.analyses.comparisons.kernels.significance import PLANES
 from recbench_spark.analyses.comparisons.paired_values import KEY, PairedValues
 from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.streams import Batches
-from recbench_spark.engine.measures import Measure
+from recbench_spark.engine.measures import Measure, Measures
 from recbench_spark.metrics.list_rows import sum_lists
 from recbench_spark.storage.blocks import Rows, reduce_tasks
 from recbench_spark.storage.packed_blocks import Block
@@ -71,7 +71,14 @@ def find_largest(user_metrics: pa.Table) -> dict[tuple[str, str], float | None]:
 
 
 def compare(user_metrics: Rows, plan: ComparisonPlan, earlier: EarlierLooks, tasks: int) -> pa.Table:
-    """Compare runs: one row per difference.
+    """Compare runs as `compare_beside`, and measure nothing else."""
+    return compare_beside(user_metrics, plan, earlier, tasks, {})[0]
+
+
+def compare_beside(
+    user_metrics: Rows, plan: ComparisonPlan, earlier: EarlierLooks, tasks: int, measures: Measures
+) -> tuple[pa.Table, dict[str, pa.Table]]:
+    """Compare runs: one row per difference, and other measures' results.
 
     Rows have the columns of `comparisons` computed from the numbers. Shuffles the rows once by user, then a
     row per task, metric, cut-off and group, with counted differences from the baselines (at most 2^17
@@ -82,15 +89,16 @@ def compare(user_metrics: Rows, plan: ComparisonPlan, earlier: EarlierLooks, tas
         plan: runs, groups, metrics, tests.
         earlier: looks at the data on earlier nights.
         tasks: number of shuffle tasks.
+        measures: other measures of the same rows, by name.
     """
     n = plan.tasks(tasks)
     users = user_metrics.deal(COLUMNS, partial(_deal_users, plan=plan, tasks=n), n)
     finishing = plan.finishing_tasks(n)
     reduced = reduce_tasks(
-        {"tests": difference_measure(plan)}, users.then(paired.sort_by_user, ()), finishing
+        {"tests": difference_measure(plan), **measures}, users.then(paired.sort_by_user, ()), finishing
     )
-    results = reduced.get("tests", _EMPTY)
-    return name_owners(adjust_families(results, plan, earlier), plan.numbers)
+    results = name_owners(adjust_families(reduced.pop("tests", _EMPTY), plan, earlier), plan.numbers)
+    return results, reduced
 
 
 def _deal_users(tables: Iterable[pa.Table], plan: ComparisonPlan, tasks: int) -> Iterator[Block]:

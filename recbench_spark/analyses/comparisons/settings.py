@@ -14,6 +14,10 @@ USER_SLICES = ("cold_user", "users")
 """Slices where all truth items of a user carry one label."""
 
 
+MOST_FIGURES = 4
+"""Most figures of a front: volumes take the models to this power."""
+
+
 class Gate(Strict):
     """Bound on a fact in the split's manifest.
 
@@ -55,10 +59,12 @@ class Comparisons(Strict):
     `baseline_night`: every later night is compared with it, beside the night before. `minimum_difference`:
     the smallest difference that matters. `planned_users`: the number of differences after which the
     interval over all nights is narrowest; choose it before looking at results. `metrics`, `k`: None takes
-    all with a value per user.
+    all with a value per user. `users`: also compare how values spread over users, means of groups of users,
+    and rankings without a cut-off (tables `user_spreads`, `group_gaps`, `preferences`). `fronts`: figures
+    that models trade for one another, such as `[[ndcg@10, entropy@10]]` (table `fronts`).
     """
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"planned_nights"})
+    added_later: ClassVar[frozenset[str]] = frozenset({"planned_nights", "users", "fronts"})
 
     baseline: Name | None = None
     baseline_night: date | None = None
@@ -70,11 +76,23 @@ class Comparisons(Strict):
     planned_users: Annotated[int, Field(ge=2, le=10**12)] = 10_000
     planned_nights: Annotated[int, Field(ge=1, le=10_000)] = 30
     """Nights over which a sequential rule against a night bounds false alarms."""
+    users: bool = False
+    """Compare spreads over users, gaps between groups, and preferences, too."""
+    fronts: tuple[tuple[str, ...], ...] = ()
+    """Sets of two to four figures; each has a front of models that no other one dominates."""
 
     @field_validator("baseline_night", mode="before")
     @classmethod
     def _require_day_text(cls, night: Any) -> Any:
         return require_day_text(night)
+
+    @field_validator("fronts")
+    @classmethod
+    def _check_fronts(cls, fronts: tuple[tuple[str, ...], ...]) -> tuple[tuple[str, ...], ...]:
+        for figures in fronts:
+            if not 2 <= len(set(figures)) == len(figures) <= MOST_FIGURES:
+                raise ValueError(f"a front has two to {MOST_FIGURES} figures, each once: {list(figures)}")
+        return fronts
 
 
 class Regression(Strict):

@@ -19,6 +19,7 @@ from recbench_spark.analyses.comparisons.changes import ChangePlan, ChangeRows, 
 from recbench_spark.analyses.comparisons.counted import name_owners
 from recbench_spark.analyses.comparisons.differences import ComparisonPlan, estimate_pair, pair_means
 from recbench_spark.analyses.comparisons.kernels import significance as kernel
+from recbench_spark.analyses.comparisons.tables import name_results
 from recbench_spark.config import Regression
 from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.streams import Batches
@@ -33,11 +34,7 @@ MOST_NAMED = 20
 RESULTS = pa.schema(
     [
         ("rule", pa.int32()),
-        *(
-            (field.name, field.type)
-            for field in SLICE_COMPARISONS.arrow_schema
-            if field.name not in ("comparison_id", "suite", "compared_at")
-        ),
+        *name_results(SLICE_COMPARISONS),
     ]
 )
 """Columns of each value; some follow from all values of a rule."""

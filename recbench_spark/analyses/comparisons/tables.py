@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+
 from recbench_spark.core.columns import (
     BOOLEAN,
     DATE,
@@ -139,6 +141,135 @@ SLICE_COMPARISONS = Table(
     ),
     constraints={"kind_known": "kind IN ('pair', 'previous', 'baseline')"},
 )
+
+COMPARED = (
+    text_column("comparison_id", "Hash of compared runs and settings, as in `comparisons`."),
+    SUITE,
+    TableColumn("logical_date", DATE, "Night of `run_id`.", False),
+    text_column("model", "The model."),
+    RUN_ID,
+    PART,
+)
+"""First columns of tables beside `comparisons`."""
+
+COMPARED_AT = TableColumn("compared_at", TIMESTAMP, "When it was computed, UTC.", False)
+
+USER_SPREADS = Table(
+    "user_spreads",
+    "One row per number of a run: how its values spread over users, and who loses against the baseline.",
+    (
+        *COMPARED,
+        METRIC,
+        DEFINITION,
+        K,
+        TableColumn("users", LONG, "Users with a value. Values are rounded to 2^-16 of the scale.", False),
+        TableColumn("percents", array_type(INT), "Shares of users, in hundredths.", False),
+        TableColumn(
+            "percentiles", array_type(DOUBLE), "The smallest value that each share does not exceed.", False
+        ),
+        TableColumn("percentile_lows", array_type(DOUBLE), "Lower ends of intervals by order statistics."),
+        TableColumn("percentile_highs", array_type(DOUBLE), "Upper ends of these intervals."),
+        TableColumn("worst_tenth", DOUBLE, "Mean over the tenth of users with the worst values."),
+        TableColumn("worst_tenth_low", DOUBLE, "Lower end of Student's interval; NULL: few users."),
+        TableColumn("worst_tenth_high", DOUBLE, "Upper end of its interval."),
+        TableColumn("zeros", LONG, "Users whose value is 0.", False),
+        TableColumn("gini", DOUBLE, "Gini's index of the values over users; NULL: a value is below 0."),
+        TableColumn("lorenz", array_type(DOUBLE), "Share of all value of the lowest 0, 10 .. 100 %."),
+        TableColumn("other", STRING, "The baseline (or the best other model); NULL: none."),
+        TableColumn("other_run_id", STRING, "Run of the baseline."),
+        TableColumn("both", LONG, "Users with a value in both runs."),
+        TableColumn("winners", LONG, "Those with a better value than in the baseline."),
+        TableColumn("losers", LONG, "Those with a worse value."),
+        TableColumn("losing_share", DOUBLE, "losers / both."),
+        TableColumn("losing_low", DOUBLE, "Lower end of Wilson's interval."),
+        TableColumn("losing_high", DOUBLE, "Upper end of its interval."),
+        TableColumn("mean_loss", DOUBLE, "Mean size of the losers' differences."),
+        COMPARED_AT,
+    ),
+)
+
+GROUP_GAPS = Table(
+    "group_gaps",
+    "One row per number and slice of users: how far the groups' means lie apart.",
+    (
+        *COMPARED,
+        METRIC,
+        DEFINITION,
+        K,
+        text_column("slice_key", "Key of the slice of users."),
+        TableColumn("groups", INT, "Values of the slice with at least 30 users.", False),
+        TableColumn("few", INT, "Other values of the slice, which do not count.", False),
+        TableColumn("mad", DOUBLE, "Mean absolute difference over pairs of groups; NULL: one group."),
+        TableColumn("mad_low", DOUBLE, "Lower end of an interval by all pairs together (Bonferroni)."),
+        TableColumn("mad_high", DOUBLE, "Upper end of its interval."),
+        TableColumn("gap", DOUBLE, "Largest absolute difference of two groups."),
+        TableColumn("gap_low", DOUBLE, "Lower end of its interval; above 0: the groups do differ."),
+        TableColumn("gap_high", DOUBLE, "Upper end of its interval."),
+        TableColumn("worst_group", STRING, "Group with the worst mean."),
+        TableColumn("worst_value", DOUBLE, "Its mean."),
+        TableColumn("worst_low", DOUBLE, "Lower end of its interval, by all groups together."),
+        TableColumn("worst_high", DOUBLE, "Upper end of its interval."),
+        TableColumn("best_group", STRING, "Group with the best mean."),
+        TableColumn("best_value", DOUBLE, "Its mean."),
+        TableColumn("other", STRING, "The baseline (or the best other model); NULL: none."),
+        TableColumn("other_mad", DOUBLE, "mad of the baseline."),
+        TableColumn("other_gap", DOUBLE, "gap of the baseline."),
+        TableColumn("other_worst", DOUBLE, "worst_value of the baseline, of its own worst group."),
+        COMPARED_AT,
+    ),
+)
+
+PREFERENCES = Table(
+    "preferences",
+    "One row per model and measure: which ranking of users' relevant items is preferred to the baseline's.",
+    (
+        *COMPARED,
+        text_column(
+            "measure",
+            "lexiprecision: the best place that differs; lexirecall: the worst one; "
+            "recall_paired: mean over places.",
+        ),
+        text_column("other", "The baseline, or the best other model by the headline."),
+        text_column("other_run_id", "Run of the baseline."),
+        TableColumn("users", LONG, "Users with relevant items in both runs.", False),
+        TableColumn("preferred", LONG, "Users for whom the model is preferred.", False),
+        TableColumn("against", LONG, "Users for whom the baseline is.", False),
+        TableColumn("value", DOUBLE, "Mean over users: 1 the model, -1 the baseline, 0 neither."),
+        TableColumn("stderr", DOUBLE, "Standard error of the mean over users."),
+        TableColumn("ci_low", DOUBLE, "Lower end of Student's interval over users."),
+        TableColumn("ci_high", DOUBLE, "Upper end of its interval."),
+        COMPARED_AT,
+    ),
+)
+
+FRONTS = Table(
+    "fronts",
+    "One row per model and front: whether another model is at least as good in every chosen figure.",
+    (
+        *COMPARED,
+        text_column("front", "The figures, such as `ndcg@10, entropy@10`."),
+        TableColumn("figures", array_type(STRING), "The figures in order.", False),
+        TableColumn("values", array_type(DOUBLE), "The model's value of each.", False),
+        TableColumn("on_front", BOOLEAN, "Whether no model is as good in all and better in one.", False),
+        TableColumn("dominated_by", array_type(STRING), "Such models.", False),
+        TableColumn("reference", array_type(DOUBLE), "The worst values: volumes begin there.", False),
+        TableColumn("hypervolume", DOUBLE, "Volume that all models of the night dominate together.", False),
+        TableColumn("contribution", DOUBLE, "What this volume would lose without the model.", False),
+        COMPARED_AT,
+    ),
+)
+
+BESIDE_COMPARISONS = (SLICE_COMPARISONS, USER_SPREADS, GROUP_GAPS, PREFERENCES, FRONTS)
+"""Tables named by the `comparison_id` of a night's comparison."""
+
+FACTS = ("comparison_id", "suite", "compared_at")
+"""Columns that say which comparison a row is of, in tables beside `comparisons`."""
+
+
+def name_results(table: Table) -> pa.Schema:
+    """Return a table's columns that follow from the numbers."""
+    return pa.schema([field for field in table.arrow_schema if field.name not in FACTS])
+
 
 CHANGES = Table(
     "changes",
