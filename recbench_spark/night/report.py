@@ -99,10 +99,32 @@ def make_report(
         report = replace(report, graphs=reports.make_graphs(read_graph_runs(ask, split_id)))
     if benchmark.comparisons is None:
         return report
+    report = add_beyond_means(report, ask, benchmark, id_list)
     changes = read_changes(ask, benchmark, id_list)
     return replace(
         report, changes=reports.make_changes(changes), code_changes=reports.describe_code_changes(changes)
     )
+
+
+def add_beyond_means(
+    report: reports.Report, ask: Ask, benchmark: Benchmark, id_list: str
+) -> reports.Report:
+    """Add spreads over users, gaps between groups and fronts, where the file asks for them."""
+    settings = benchmark.comparisons
+    if settings is not None and settings.fronts:
+        report = replace(report, fronts=reports.make_fronts(read_rows(ask, "fronts", id_list)))
+    if settings is None or not settings.users:
+        return report
+    metric, k = parse_headline(benchmark)
+    shown = f"metric = '{metric}' AND COALESCE(k, 0) = {k or 0}"
+    tables = [read_rows(ask, name, id_list, shown) for name in ("user_spreads", "group_gaps")]
+    preferences = read_rows(ask, "preferences", id_list)
+    return replace(report, users=reports.make_user_facts(*tables, preferences, benchmark.headline))
+
+
+def read_rows(ask: Ask, table: str, id_list: str, shown: str = "true") -> pd.DataFrame:
+    """Read some runs' rows of a table."""
+    return ask(f"SELECT * FROM {table} WHERE run_id IN ({id_list}) AND {shown}")
 
 
 def read_self_test(store: FileTables, suite: str, day: date) -> tuple[PlantedFault, ...]:

@@ -5,6 +5,7 @@ and `render_html` show them. Nothing here needs Spark: the tables are pandas fra
 `deltalake`.
 """
 
+from recbench_spark.reports.beyond_means import make_fronts, make_user_facts
 from recbench_spark.reports.boards import BoardFacts, board_text, make_board, pairs_text
 from recbench_spark.reports.build import make_report
 from recbench_spark.reports.facts import LearningCurveFacts, Report
@@ -66,6 +67,7 @@ __all__ = [
     "make_disagreements",
     "make_fall",
     "make_flips",
+    "make_fronts",
     "make_graphs",
     "make_learning_curves",
     "make_multiverse",
@@ -73,6 +75,7 @@ __all__ = [
     "make_pairs_compared",
     "make_report",
     "make_retrieval",
+    "make_user_facts",
     "map_kinds",
     "multiverse_text",
     "pairs_text",

@@ -688,6 +688,8 @@ ASKED_ELSEWHERE = {
     "how_few_items_decide",
     "why_did_the_number_move",
     "what_could_the_candidates_reach",
+    "which_models_trade_aims",
+    "who_loses",
 }
 
 

@@ -29,6 +29,7 @@ from recbench_spark.analyses.comparisons.spreads import spread_measure
 from recbench_spark.config import Benchmark, Bootstrap, parse
 from recbench_spark.engine.local import LocalEngine
 from recbench_spark.errors import ConfigError
+from recbench_spark.query.answers import make_query_runner
 from recbench_spark.schemas import (
     FRONTS,
     GROUP_GAPS,
@@ -39,6 +40,7 @@ from recbench_spark.schemas import (
 )
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.blocks import Engine, Rows
+from recbench_spark.storage.table_sql import query_files
 from tests.analyses.comparisons.test_slice_falls import watch
 from tests.night.test_verdicts import write_lists, write_log
 from tests.nights import run
@@ -264,6 +266,18 @@ def test_a_night_fills_the_tables(night: ArrowStore) -> None:
     assert preferred["lexirecall"]["users"] == 60 and preferred["lexirecall"]["preferred"] >= 25
     fronts = {row["model"]: row for row in night.rows(FRONTS, [])}
     assert fronts["ours"]["on_front"] and fronts["ours"]["contribution"] > 0
+
+
+def test_the_report_and_the_questions_show_them(night: ArrowStore) -> None:
+    page = (Path(night.root) / "reports" / f"judged-{DAY}.html").read_text()
+    assert "Who wins, who loses" in page and "Share of all ndcg@10" in page
+    assert "ours, region: south has 0.0000, north 1.0000" in page
+    assert "ours by lexirecall: preferred for" in page and "hypervolume" in page
+    ask = make_query_runner(night)
+    loses, trades = (ask(query_files()[name]) for name in ("who_loses", "which_models_trade_aims"))
+    ours = loses[(loses.model == "ours") & (loses.metric == "ndcg") & (loses.k == 10)].iloc[0]
+    assert (ours.baseline, ours.users) == ("popular", 60) and ours.losing_share > 0
+    assert set(trades.model) == {"ours", "popular"} and trades.on_front.any()
 
 
 def test_figures_that_are_not_measured_are_refused(tmp_path: Path) -> None:
