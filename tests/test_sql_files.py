@@ -416,6 +416,8 @@ def test_portable_queries_run_on_an_empty_and_on_a_small_warehouse(
     add(database, "manifests", split_id="split1", part="log", fact="rows", value=1.0)
     ceiling = {"part": "test", "metric": "ndcg", "definition": "v1", "k": 10, "ceiling": 1.0, "lost": 0.5}
     add(database, "ceilings", run_id="a", **ceiling)
+    add(database, "user_spreads", run_id="a", part="test", metric="ndcg", definition="v1", k=10)
+    add(database, "fronts", suite="s", part="test", front="ndcg@10, hit@10", compared_at="2026-01-01")
     add(database, "graph_runs", model="g", layer=1, edges=8, seconds=1.0, predicted_seconds=4.0)
     add_entry(database, "BPMF", 0.82)
     add(database, "verdicts", entry_id="BPMF", board="b", code="edge", reason="the best lies on the edge")

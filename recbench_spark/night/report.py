@@ -14,7 +14,7 @@ import pandas as pd
 from recbench_spark import reports
 from recbench_spark.analyses.comparisons.differences import HOLDOUT
 from recbench_spark.analyses.comparisons.kernels.paradoxes import KINDS
-from recbench_spark.config import CURVE_METRIC, Benchmark
+from recbench_spark.config import CURVE_METRIC, Benchmark, Comparisons
 from recbench_spark.models.graph import GraphNet
 from recbench_spark.night.measure_checks import parse_headline
 from recbench_spark.night.night import BenchmarkNight, describe_metric
@@ -99,7 +99,11 @@ def make_report(
         report = replace(report, graphs=reports.make_graphs(read_graph_runs(ask, split_id)))
     if benchmark.comparisons is None:
         return report
-    report = add_beyond_means(report, ask, benchmark, id_list)
+    return add_changes(add_beyond_means(report, ask, benchmark, id_list), ask, benchmark, id_list)
+
+
+def add_changes(report: reports.Report, ask: Ask, benchmark: Benchmark, id_list: str) -> reports.Report:
+    """Add why numbers moved since the night before."""
     changes = read_changes(ask, benchmark, id_list)
     return replace(
         report, changes=reports.make_changes(changes), code_changes=reports.describe_code_changes(changes)
@@ -110,16 +114,16 @@ def add_beyond_means(
     report: reports.Report, ask: Ask, benchmark: Benchmark, id_list: str
 ) -> reports.Report:
     """Add spreads over users, gaps between groups and fronts, where the file asks for them."""
-    settings = benchmark.comparisons
-    if settings is not None and settings.fronts:
-        report = replace(report, fronts=reports.make_fronts(read_rows(ask, "fronts", id_list)))
-    if settings is None or not settings.users:
-        return report
-    metric, k = parse_headline(benchmark)
-    shown = f"metric = '{metric}' AND COALESCE(k, 0) = {k or 0}"
-    tables = [read_rows(ask, name, id_list, shown) for name in ("user_spreads", "group_gaps")]
-    preferences = read_rows(ask, "preferences", id_list)
-    return replace(report, users=reports.make_user_facts(*tables, preferences, benchmark.headline))
+    settings, beyond = benchmark.comparisons or Comparisons(), reports.BeyondMeans()
+    if settings.fronts:
+        beyond = replace(beyond, fronts=reports.make_fronts(read_rows(ask, "fronts", id_list)))
+    if settings.users:
+        metric, k = parse_headline(benchmark)
+        shown = f"metric = '{metric}' AND COALESCE(k, 0) = {k or 0}"
+        tables = [read_rows(ask, name, id_list, shown) for name in ("user_spreads", "group_gaps")]
+        tables.append(read_rows(ask, "preferences", id_list))
+        beyond = replace(beyond, users=reports.make_user_facts(tables, benchmark.headline))
+    return replace(report, beyond=beyond)
 
 
 def read_rows(ask: Ask, table: str, id_list: str, shown: str = "true") -> pd.DataFrame:

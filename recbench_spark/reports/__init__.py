@@ -5,7 +5,7 @@ and `render_html` show them. Nothing here needs Spark: the tables are pandas fra
 `deltalake`.
 """
 
-from recbench_spark.reports.beyond_means import make_fronts, make_user_facts
+from recbench_spark.reports.beyond_means import BeyondMeans, make_fronts, make_user_facts
 from recbench_spark.reports.boards import BoardFacts, board_text, make_board, pairs_text
 from recbench_spark.reports.build import make_report
 from recbench_spark.reports.facts import LearningCurveFacts, Report
@@ -49,6 +49,7 @@ __all__ = [
     "HISTORY_COLUMNS",
     "NIGHTS_SHOWN",
     "NOT_SHIPPED",
+    "BeyondMeans",
     "BoardFacts",
     "Fall",
     "LearningCurveFacts",

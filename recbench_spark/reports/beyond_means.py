@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +12,12 @@ import pandas as pd
 from recbench_spark.reports.frame_values import PART_ORDER, is_missing, order_key
 
 Record = Mapping[str, Any]
-"""A row of a table, None for NULL."""
+"""Row of a table, None for NULL."""
 
 
 @dataclass(frozen=True)
 class UserFacts:
-    """How the headline's values spread over users of a part.
+    """Spread of the headline's values over users of a part.
 
     Rows of `user_spreads`, the best worst tenth first, and of `group_gaps` and `preferences`, by model.
     """
@@ -36,7 +36,7 @@ class UserFacts:
 
 @dataclass(frozen=True)
 class FrontFacts:
-    """A front of a part: rows of `fronts`, what most models lose without first."""
+    """Front of a part: rows of `fronts`, the largest contribution first."""
 
     part: str
     front: str
@@ -48,20 +48,26 @@ class FrontFacts:
         return tuple(self.rows[0]["figures"])
 
 
-def make_user_facts(
-    spreads: pd.DataFrame, gaps: pd.DataFrame, preferences: pd.DataFrame, measure: str
-) -> tuple[UserFacts, ...]:
+@dataclass(frozen=True)
+class BeyondMeans:
+    """Sections on users and on several figures, where the file asks for them."""
+
+    users: tuple[UserFacts, ...] = ()
+    fronts: tuple[FrontFacts, ...] = ()
+
+
+def make_user_facts(tables: Sequence[pd.DataFrame], measure: str) -> tuple[UserFacts, ...]:
     """Collect the headline's spreads, gaps and preferences by part.
 
     Args:
-        spreads, gaps, preferences: the tables' rows of the night; the first two of the headline.
+        tables: the night's rows of `user_spreads` and `group_gaps`, of the headline, and of `preferences`.
         measure: the headline's name.
     """
-    tables = [list_newest(rows) for rows in (spreads, gaps, preferences)]
-    parts = sorted({row["part"] for row in tables[0]}, key=lambda part: order_key(part, PART_ORDER))
+    listed = [list_newest(rows) for rows in tables]
+    parts = sorted({row["part"] for row in listed[0]}, key=lambda part: order_key(part, PART_ORDER))
     facts = []
     for part in parts:
-        users, groups, preferred = ([row for row in rows if row["part"] == part] for rows in tables)
+        users, groups, preferred = ([row for row in rows if row["part"] == part] for rows in listed)
         users.sort(key=lambda row: (-(row["worst_tenth"] or 0.0), row["zeros"], row["model"]))
         groups.sort(key=lambda row: (row["slice_key"], row["model"]))
         preferred.sort(key=lambda row: (row["measure"], -(row["value"] or 0.0), row["model"]))

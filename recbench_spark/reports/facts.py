@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from recbench_spark.metrics.kernels.about import about_metric
-from recbench_spark.reports.beyond_means import FrontFacts, UserFacts
+from recbench_spark.reports.beyond_means import BeyondMeans
 from recbench_spark.reports.night_facts import VISIBLE_P, ComparedPair, Fall, PlantedFault, Trend
 from recbench_spark.reports.retrieval import RetrievalFacts
 
@@ -487,8 +487,7 @@ class Report:
     has_rules: bool = False
     doubts: tuple[str, ...] = ()
     self_test: tuple[PlantedFault, ...] = ()
-    users: tuple[UserFacts, ...] = ()
-    fronts: tuple[FrontFacts, ...] = ()
+    beyond: BeyondMeans = field(default_factory=BeyondMeans)
 
     @property
     def failures(self) -> tuple[CheckRow, ...]:

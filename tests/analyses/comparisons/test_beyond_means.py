@@ -73,7 +73,7 @@ def draw_values() -> dict[tuple[str, str, str, int], float | None]:
 def draw_rows() -> list[pa.Table]:
     """Rows of `user_metrics`, and of `rankings`; a user in three has two questions."""
     values, rng, ranked = draw_values(), np.random.default_rng(12), []
-    measured = [
+    measures = [
         {"run_id": run.run_id, "user_id": f"u{n}", "part": "test", "metric": metric, "definition": "v1",
          "estimator": "holdout", "ks": [5, 10], "n_relevant": 1,
          "values": [values[run.run_id, metric, f"u{n}", k] for k in (5, 10)]}
@@ -91,7 +91,7 @@ def draw_rows() -> list[pa.Table]:
             ranked.append(facts | {"item_ids": ["i"] * len(relevance)})
     return [
         make_table([tuple(row.get(name) for name in table.names) for row in rows], table)
-        for table, rows in ((USER_METRICS, measured), (RANKINGS, ranked))
+        for table, rows in ((USER_METRICS, measures), (RANKINGS, ranked))
     ]
 
 
@@ -102,13 +102,13 @@ def measure(_: Engine, rows: Sequence[Rows], tasks: int) -> list[pa.Table]:
 
 
 @pytest.fixture(scope="module")
-def measured() -> list[pd.DataFrame]:
+def tables() -> list[pd.DataFrame]:
     engine = LocalEngine(tempfile.gettempdir())
     return [one.to_pandas() for one in measure(engine, list(map(open_table, draw_rows())), 3)]
 
 
-def test_spreads_as_a_loop_over_users_has_them(measured: list[pd.DataFrame]) -> None:
-    spreads, values = measured[0].set_index(["run_id", "metric", "k"]), draw_values()
+def test_spreads_as_a_loop_over_users_has_them(tables: list[pd.DataFrame]) -> None:
+    spreads, values = tables[0].set_index(["run_id", "metric", "k"]), draw_values()
     assert len(spreads) == 3 * 2 * 2
     for (run_id, metric, k), row in spreads.iterrows():
         users = [f"u{n}" for n in range(120)]
@@ -140,7 +140,7 @@ def take_tenth(values: Sequence[float]) -> list[float]:
     ]
 
 
-def test_preferences_as_a_loop_over_questions_has_them(measured: list[pd.DataFrame]) -> None:
+def test_preferences_as_a_loop_over_questions_has_them(tables: list[pd.DataFrame]) -> None:
     rows = draw_rows()[1].to_pandas()
     places: dict[tuple[str, str, str], list[float]] = {}
     for row in rows.itertuples():
@@ -158,7 +158,7 @@ def test_preferences_as_a_loop_over_questions_has_them(measured: list[pd.DataFra
                 means.setdefault(user, []).append(value)
         user_means = [sum(one) / len(one) for one in means.values()]
         name = ("lexiprecision", "lexirecall", "recall_paired")[measure_number]
-        (row,) = measured[1].query(f"run_id == '{run_id}' and measure == '{name}'").itertuples()
+        (row,) = tables[1].query(f"run_id == '{run_id}' and measure == '{name}'").itertuples()
         assert (row.users, row.other) == (len(user_means), "bob")
         assert (row.preferred, row.against) == (
             sum(m > 0 for m in user_means),

@@ -20,7 +20,7 @@ def count(values: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_percentiles_and_their_intervals_by_hand() -> None:
-    """Of 1 .. 20, 5 % is the first; binomial ends of the median at 95 % are the 6th and the 15th."""
+    """In 1 .. 20, 5 % is the first; binomial ends of the median at 95 % are the 6th and the 15th."""
     places, low, high = kernel.find_percentiles(*count(range(1, 21)), 0.95)
     assert places.tolist() == [1, 2, 5, 10, 15, 18, 19]
     assert (low[3], high[3]) == (6, 15)
@@ -49,7 +49,7 @@ def test_intervals_of_percentiles_hold_the_truth() -> None:
 
 
 def test_the_worst_tenth_by_hand() -> None:
-    """Of 25 users the tenth is 2.5 users: 1, 2 and half of 3."""
+    """A tenth of 25 users is 2.5 users: 1, 2 and half of 3."""
     worst, low, _ = kernel.average_worst(*count(range(1, 26)), 0.95)
     assert worst == pytest.approx((1 + 2 + 1.5) / 2.5) and math.isnan(low)
 
