@@ -16,10 +16,10 @@ from recbench_spark.analyses.comparisons.fronts import list_fronts, list_gaps
 from recbench_spark.analyses.comparisons.preferences import PreferencePlan, compare_preferences
 from recbench_spark.analyses.comparisons.tables import name_results
 from recbench_spark.config import Comparisons
-from recbench_spark.night.compared_rows import add_facts, open_runs
+from recbench_spark.night.compared_rows import add_facts, open_runs, read_numbers
 from recbench_spark.night.measure_checks import parse_headline
 from recbench_spark.night.night import BenchmarkNight
-from recbench_spark.schemas import FRONTS, GROUP_GAPS, METRICS, PREFERENCES, RANKINGS, USER_SPREADS
+from recbench_spark.schemas import FRONTS, GROUP_GAPS, PREFERENCES, RANKINGS, USER_SPREADS
 from recbench_spark.storage.commits import Addition
 
 
@@ -42,8 +42,7 @@ def compare_beyond_means(
     tonight = select_tonight(night, plan)
     run_ids = [tonight.runs[place].run_id for place in tonight.groups[0].runs]
     tables = [(USER_SPREADS, name_owners(spreads, plan.numbers))] if spreads is not None else []
-    columns = [field.name for field in METRICS.arrow_schema]
-    numbers = night.store.rows(METRICS, [("run_id", "in", run_ids)], columns)
+    numbers = read_numbers(night.store, run_ids)
     fronts = list_fronts(numbers, tonight, wanted.fronts)
     tables.append((FRONTS, pa.Table.from_pylist(fronts, name_results(FRONTS))))
     if wanted.users:

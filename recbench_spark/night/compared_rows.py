@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from recbench_spark.schemas import Table
+from recbench_spark.schemas import METRICS, Table
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.object_access import map_together
 
@@ -29,3 +29,10 @@ def add_facts(rows: pa.Table, facts: Mapping[str, Any], table: Table) -> pa.Tabl
         kind = table.arrow_schema.field(name).type
         columns[name] = pa.repeat(pa.scalar(value, kind), len(rows))
     return pa.table(columns)
+
+
+def read_numbers(store: FileTables, run_ids: Sequence[str]) -> list[dict[str, Any]]:
+    """Read the runs' rows of `metrics`: one for each number and slice."""
+    columns = [field.name for field in METRICS.arrow_schema]
+    rows: list[dict[str, Any]] = store.rows(METRICS, [("run_id", "in", list(run_ids))], columns)
+    return rows

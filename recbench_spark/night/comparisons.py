@@ -6,7 +6,7 @@ These are the previous one and a pinned one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -24,7 +24,7 @@ from recbench_spark.analyses.comparisons.comparisons import (
 from recbench_spark.analyses.comparisons.counted import WHOLE_RANKING, CountedNumber
 from recbench_spark.analyses.comparisons.differences import ComparedRun, ComparisonGroup, ComparisonPlan
 from recbench_spark.analyses.comparisons.evidence import find_allowed_fall
-from recbench_spark.analyses.comparisons.slice_falls import compare_slices
+from recbench_spark.analyses.comparisons.slice_falls import compare_groups, compare_slices
 from recbench_spark.analyses.comparisons.spreads import spread_measure
 from recbench_spark.config import MANDCG, Comparisons, digest
 from recbench_spark.core import revisions
@@ -34,7 +34,7 @@ from recbench_spark.metrics.kernels.about import about_metric, best_when
 from recbench_spark.models.settings import MODELS
 from recbench_spark.night.beyond_means import compare_beyond_means, select_tonight
 from recbench_spark.night.code_provenance import CodeChange, code_changes
-from recbench_spark.night.compared_rows import add_facts, open_runs
+from recbench_spark.night.compared_rows import add_facts, open_runs, read_numbers
 from recbench_spark.night.night import AGE_COLUMNS, BenchmarkNight, describe_metric, sort_by_age
 from recbench_spark.query.answers import list_texts, make_query_runner
 from recbench_spark.reports.frame_values import is_missing
@@ -140,10 +140,20 @@ def _compare_slices(
     """
     if not night.benchmark.regression_slices:
         return []
-    user_metrics, tasks = open_runs(night.store, USER_METRICS, list_owners(plan.runs, plan.numbers))
-    tonight = [run.run_id for run in plan.runs if run.logical_date == night.logical_date]
-    rankings, _ = open_runs(night.store, RANKINGS, tonight)
-    rows = compare_slices(night.store.engine, ChangeRows(user_metrics, rankings), plan, tasks)
+    watched = [rule for rule in plan.rules if rule.slice]
+    of_users = tuple(rule for rule in watched if rule.slice in night.benchmark.user_slices)
+    of_items = tuple(rule for rule in watched if rule not in of_users)
+    tables = []
+    if of_users:
+        user_metrics, tasks = open_runs(night.store, USER_METRICS, list_owners(plan.runs, plan.numbers))
+        tonight = [run.run_id for run in plan.runs if run.logical_date == night.logical_date]
+        rankings, _ = open_runs(night.store, RANKINGS, tonight)
+        labelled = ChangeRows(user_metrics, rankings)
+        tables.append(compare_slices(night.store.engine, labelled, replace(plan, rules=of_users), tasks))
+    if of_items:
+        numbers = read_numbers(night.store, [run.run_id for run in plan.runs])
+        tables.append(compare_groups(numbers, replace(plan, rules=of_items)))
+    rows = pa.concat_tables(tables)
     pooled = rows.filter(pc.is_valid(rows.column("pooled"))).to_pylist()
     for text in sorted({f"values judged together{name_slice(row)}" for row in pooled}):
         journal.say(text)

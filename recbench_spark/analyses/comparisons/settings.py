@@ -102,10 +102,11 @@ class Regression(Strict):
     the model's previous night, `comparisons.baseline_night`, or tonight's model `comparisons.baseline`.
     `certain`: count only falls whose interval excludes 0. `sequential`: count only falls whose evidence
     bounds the chance of any false alarm: over all sequential rules and every night for `model`, over
-    `comparisons.planned_nights` for the others. `slice`: watch all values of a user slice instead of all
-    users. A value falls where its p, by Holm over the models and values of the rule, is below 1 - the level
-    of the intervals: so a night without a fall alarms with at most this chance. Values with fewer than
-    `least_users` users on both sides are judged together, if they have as many.
+    `comparisons.planned_nights` for the others. `slice`: watch all values of a slice instead of all users.
+    A value falls where its p, by Holm over the models and values of the rule, is below 1 - the level of the
+    intervals: so a night without a fall alarms with at most this chance. Values with fewer than
+    `least_users` users on both sides are judged together, if they have as many. Groups of items share their
+    users: they are tested by both standard errors together, and small ones are left out.
     """
 
     added_later: ClassVar[frozenset[str]] = frozenset({"rise", "sequential", "slice", "least_users"})
@@ -125,7 +126,7 @@ class Regression(Strict):
     certain: bool = False
     sequential: bool = False
     slice: Name | None = None
-    """Key of a slice of users, of `evaluation.slices`; None: all users."""
+    """Key of `evaluation.slices`; None: all users. Groups of items are tested by their standard errors."""
     least_users: Annotated[int, Field(ge=2)] = 30
     """Fewest users of a slice's value that is judged alone."""
 

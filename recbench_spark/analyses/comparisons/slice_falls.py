@@ -1,4 +1,4 @@
-"""Falls in user slices: all values of a slice are watched at once.
+"""Falls in slices: all values of a slice are watched at once.
 
 Values and labels are read as for `changes`. A task adds up the users of each value as whole numbers (see
 `analyses.comparisons.kernels.significance`), so the partitioning does not change a bit. Holm's adjustment
@@ -7,17 +7,23 @@ over all models and values of a rule bounds the chance that a night without a fa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from scipy.special import ndtr, ndtri
 
 from recbench_spark.analyses.comparisons.changes import ChangePlan, ChangeRows, deal_labelled, read_cells
 from recbench_spark.analyses.comparisons.counted import name_owners
-from recbench_spark.analyses.comparisons.differences import ComparisonPlan, estimate_pair, pair_means
+from recbench_spark.analyses.comparisons.differences import (
+    HOLDOUT,
+    ComparisonPlan,
+    estimate_pair,
+    pair_means,
+)
 from recbench_spark.analyses.comparisons.kernels import significance as kernel
 from recbench_spark.analyses.comparisons.tables import name_results
 from recbench_spark.config import Regression
@@ -59,6 +65,45 @@ def compare_slices(engine: Engine, rows: ChangeRows, plan: ComparisonPlan, tasks
     users = deal_labelled(engine, rows, _pair_runs(plan), tasks)
     results = reduce_tasks({"values": slice_measure(plan)}, users, tasks)
     return name_owners(_judge(plan, results.get("values", RESULTS.empty_table())), plan.numbers)
+
+
+def compare_groups(numbers: Sequence[Mapping[str, Any]], plan: ComparisonPlan) -> pa.Table:
+    """Compare runs by groups of items: rows as from `compare_slices`.
+
+    Groups of items share their users, and numbers over groups have no value for a user. So the standard
+    error of a difference is the sum of both runs' own, the largest that it can be: a test keeps its level
+    and finds fewer falls. Groups that fewer than `least_users` users make up are left out.
+
+    Args:
+        numbers: rows of `metrics` of the plan's runs.
+        plan: runs, groups and rules.
+    """
+    cells: dict[tuple[Any, ...], dict[tuple[str, str], Mapping[str, Any]]] = {}
+    for row in numbers:
+        if row["estimator"] == HOLDOUT and None not in (row["slice_value"], row["value"], row["stderr"]):
+            cell = (row["run_id"], row["part"], row["metric"], row["k"], row["slice_key"])
+            cells.setdefault(cell, {})[row["definition"], row["slice_value"]] = row
+    rows: list[dict[str, Any]] = []
+    for one in list_watched(plan):
+        rule, run, other = plan.rules[one.rule], plan.runs[one.run], plan.runs[one.other]
+        watched = (rule.part, rule.metric, rule.k, rule.slice)
+        now, then = (cells.get((each.run_id, *watched), {}) for each in (run, other))
+        for definition, value in sorted(now.keys() & then.keys()):
+            pair = now[definition, value], then[definition, value]
+            if min(row["n"] for row in pair) >= rule.least_users:
+                facts = _name_pair(plan, one) | {"definition": definition, "slice_value": value}
+                rows.append(facts | _test_means(*pair, plan.bootstrap.level))
+    return _judge(plan, pa.Table.from_pylist(rows, RESULTS))
+
+
+def _test_means(now: Mapping[str, Any], then: Mapping[str, Any], level: float) -> dict[str, Any]:
+    """Test the difference of two means whose errors depend in an unknown way."""
+    difference, error = now["value"] - then["value"], now["stderr"] + then["stderr"]
+    reach = -float(ndtri((1 - level) / 2)) * error
+    known = {"value": now["value"], "other_value": then["value"], "users": min(now["n"], then["n"])}
+    known |= {"difference": difference, "stderr": error, "ci_low": difference - reach}
+    p = 2 * float(ndtr(-abs(difference) / error)) if error else float(difference == 0)
+    return known | {"ci_high": difference + reach, "p_t": p}
 
 
 # ------------------------------------------------------------------------------- sums of a task
@@ -146,7 +191,7 @@ def _sum_by_label(values_u2: Floats, code_u: Ints) -> Iterator[tuple[int, Ints]]
 def _finish(plan: ComparisonPlan, table: pa.Table) -> pa.Table:
     """Test all values of a pair; those with few users are pooled."""
     one = list_watched(plan)[table.column("watched")[0].as_py()]
-    rule, run, other = plan.rules[one.rule], plan.runs[one.run], plan.runs[one.other]
+    rule = plan.rules[one.rule]
     labels, code_r = np.unique(table.column("label").to_numpy(), return_inverse=True)
     sums = np.zeros((len(labels), kernel.PLANES, 2, 2), np.int64)
     totals = flatten_lists(table.column("sums").combine_chunks())[1]
@@ -159,14 +204,19 @@ def _finish(plan: ComparisonPlan, table: pa.Table) -> pa.Table:
     if is_small.any():
         few = {"pooled": int(is_small.sum()), "pooled_values": labels[is_small][:MOST_NAMED].tolist()}
         values.append(few | _test(plan, sums[is_small].sum(axis=0), rule))
-    facts = {
+    facts = _name_pair(plan, one) | {"definition": table.column("definition")[0].as_py()}
+    return pa.Table.from_pylist([facts | value for value in values], RESULTS)
+
+
+def _name_pair(plan: ComparisonPlan, one: Watched) -> dict[str, Any]:
+    """Return the columns that name a rule's pair of runs."""
+    rule, run, other = plan.rules[one.rule], plan.runs[one.run], plan.runs[one.other]
+    return {
         **{"rule": one.rule, "kind": one.kind, "model": run.model, "other": other.model},
         **{"run_id": run.run_id, "other_run_id": other.run_id},
         **{"logical_date": run.logical_date, "other_date": other.logical_date},
         **{"part": rule.part, "metric": rule.metric, "k": rule.k, "slice_key": rule.slice},
-        "definition": table.column("definition")[0].as_py(),
     }
-    return pa.Table.from_pylist([facts | value for value in values], RESULTS)
 
 
 def _test(plan: ComparisonPlan, sums: Ints, rule: Regression) -> dict[str, Any]:
