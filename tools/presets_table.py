@@ -152,6 +152,24 @@ LIMITS = """## What a preset does not follow
 - **Metrics that share only a name** with a metric here: recpack's percentile ranking (pooled over users,
   in per cent), recommenders' r-precision (users without hits left out), rectools' partial AUC, replay's
   RocAuc at a k below the list's length, recbole's and elliot's pooled AUC.
+
+## Beyond accuracy
+
+Tests compare values with warprec (single precision: 1e-6 of a value) and rectools (1e-9) on 1,000
+inputs each:
+
+| here | warprec | rectools |
+| --- | --- | --- |
+| `aplt`, `aclt` | APLT, ACLT | |
+| `popularity_reo` | PopREO (the absolute value) | |
+| `entropy` | ShannonEntropy | |
+| `gini` times n / (n - 1), of n items | Gini | |
+| `coverage` | ItemCoverage / n | CatalogCoverage, normalised |
+| `mean_popularity` times the training users | ARP (an item that nobody has counts 1) | AvgRecPopularity |
+| `novelty` | | MeanInvUserFreq |
+
+WarpRec divides by k also where a list is shorter. EFD and EPC weigh hits by novelty, Intersection compares
+two models, and PAP, MCC and Accuracy count what is not listed: no metric here is equal.
 """
 
 

@@ -18,7 +18,12 @@ ALIASES: Mapping[str, str] = {
     **dict.fromkeys(("roc_auc", "roc_auc_score"), "auc"),
     **dict.fromkeys(("rprec", "rprecision"), "r_precision"),
     **dict.fromkeys(("item_coverage", "catalog_coverage", "catalogue_coverage"), "coverage"),
+    **dict.fromkeys(("itemcoverage", "catalogcoverage"), "coverage"),
     **dict.fromkeys(("gini_index",), "gini"),
+    **dict.fromkeys(("shannonentropy", "shannon_entropy"), "entropy"),
+    **dict.fromkeys(("popreo", "pop_reo"), "popularity_reo"),
+    **dict.fromkeys(("arp", "avgrecpopularity"), "mean_popularity"),
+    **dict.fromkeys(("meaninvuserfreq", "miuf"), "novelty"),
 }
 """Other libraries' names, in small letters with underscores, and ours for the same quantity."""
 

@@ -5,7 +5,18 @@ import sys
 from importlib.metadata import version
 
 import pandas as pd
-from rectools.metrics import MAP, MRR, NDCG, F1Beta, HitRate, Precision, Recall
+from rectools.metrics import (
+    MAP,
+    MRR,
+    NDCG,
+    AvgRecPopularity,
+    CatalogCoverage,
+    F1Beta,
+    HitRate,
+    MeanInvUserFreq,
+    Precision,
+    Recall,
+)
 
 given = json.load(sys.stdin)
 columns = ["user_id", "item_id"]
@@ -14,7 +25,7 @@ truth = [(user, item) for user, rows in given["truth"].items() for item, _ in ro
 frames = pd.DataFrame(lists, columns=[*columns, "rank"]), pd.DataFrame(truth, columns=columns)
 
 
-def values(names, **options):
+def values(names, frames=frames, **options):
     return {
         f"{name}@{k}": float(metric(k=k, **options).calc(*frames))
         for name, metric in names.items()
@@ -22,14 +33,21 @@ def values(names, **options):
     }
 
 
-metrics = {"ndcg": NDCG, "map": MAP, "mrr": MRR, "hit": HitRate, "f1": F1Beta}
-results = [
-    {"set": {}, "values": values({**metrics, "precision": Precision, "recall": Recall})},
-    {"set": {"ideal": "min_k_relevant"}, "values": values({"ndcg": NDCG}, divide_by_achievable=True)},
-    {"set": {"ap_by": "k"}, "values": values({"map": MAP}, divide_by_k=True)},
-    {
-        "set": {"precision_by": "min_k_relevant"},
-        "values": values({"precision": Precision}, r_precision=True),
-    },
-]
+if "popularity" in given:
+    rows = [(user, item) for item, times in enumerate(given["popularity"]) for user in range(times)]
+    known = frames[0], pd.DataFrame(rows, columns=columns)
+    share = values({"coverage": CatalogCoverage}, (frames[0], range(given["items"])), normalize=True)
+    known_items = values({"novelty": MeanInvUserFreq, "mean_popularity": AvgRecPopularity}, known)
+    results = [{"set": {}, "values": known_items | share}]
+else:
+    metrics = {"ndcg": NDCG, "map": MAP, "mrr": MRR, "hit": HitRate, "f1": F1Beta}
+    results = [
+        {"set": {}, "values": values({**metrics, "precision": Precision, "recall": Recall})},
+        {"set": {"ideal": "min_k_relevant"}, "values": values({"ndcg": NDCG}, divide_by_achievable=True)},
+        {"set": {"ap_by": "k"}, "values": values({"map": MAP}, divide_by_k=True)},
+        {
+            "set": {"precision_by": "min_k_relevant"},
+            "values": values({"precision": Precision}, r_precision=True),
+        },
+    ]
 print(json.dumps({"version": version("rectools"), "results": results}))

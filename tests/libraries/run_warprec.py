@@ -22,6 +22,7 @@ if "warprec" not in sys.modules:
 
 import warprec.evaluation.metrics.accuracy
 import warprec.evaluation.metrics.bias
+import warprec.evaluation.metrics.coverage
 import warprec.evaluation.metrics.diversity  # noqa: F401 (registers the metrics)
 from warprec.data.ranking import top_k_breaking_ties
 from warprec.evaluation.metrics.base_metric import BaseMetric
@@ -82,5 +83,6 @@ results = [
 ]
 if "popularity" in given:
     bias = {"aplt": "APLT", "aclt": "ACLT", "popularity_reo": "PopREO", "entropy": "ShannonEntropy"}
-    results = [{"set": {}, "values": values({**bias, "mean_popularity": "ARP"}, 42)}]
+    counts = {"mean_popularity": "ARP", "coverage": "ItemCoverage", "gini": "Gini"}
+    results = [{"set": {}, "values": values({**bias, **counts}, 42)}]
 print(json.dumps({"version": version("warprec"), "results": results}))

@@ -11,6 +11,7 @@ import os
 import subprocess
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,15 @@ import pytest
 from recbench_spark.core.definitions import PRESET_VERSIONS, make_definition
 from recbench_spark.metrics.kernels import item_groups
 from recbench_spark.metrics.kernels.accuracy import METRICS
-from recbench_spark.metrics.kernels.beyond_accuracy import ListedCounts, average_entries, entropy
+from recbench_spark.metrics.kernels.beyond_accuracy import (
+    ListedCounts,
+    average_entries,
+    coverage,
+    entropy,
+    gini,
+    novelty,
+)
+from recbench_spark.metrics.kernels.item_groups import BY_HEAD
 from recbench_spark.splits.popularity import find_head
 from tests.libraries.inputs import KS, Input, our_values, pool_precision, random_input, weighted_auc
 
@@ -185,19 +194,36 @@ def test_a_thousand_inputs_have_the_short_head_of_warprec() -> None:
 
     A user without relevant items does not count in its means over users.
     """
-    inputs = [draw_input("warprec", n, users=8) for n in range(INPUTS)]
+    check_families("warprec", {*BY_HEAD, "mean_popularity", "coverage", "gini", "entropy"}, 1e-6)
+
+
+@pytest.mark.slow
+def test_a_thousand_inputs_have_the_novelty_popularity_and_coverage_of_rectools() -> None:
+    check_families("rectools", {"novelty", "mean_popularity", "coverage"}, 1e-9)
+
+
+def check_families(library: str, metrics: set[str], limit: float) -> None:
+    """Compare metrics beyond accuracy; each item has another popularity, and one has none."""
+    inputs = [draw_input(library, n, users=8) for n in range(INPUTS)]
     for n, given in enumerate(inputs):
         given["popularity"] = np.random.default_rng(n).permutation(given["items"]).tolist()
-    theirs = answers("warprec", "\n".join(map(json.dumps, inputs)))
+    theirs = answers(library, "\n".join(map(json.dumps, inputs)))
+    differences = []
     for given, actual in zip(inputs, theirs, strict=True):
-        mine, (result,) = measure_short_head(given), actual["results"]
-        assert set(mine) == set(result["values"])
+        mine, (result,) = measure_families(given, of_warprec=library == "warprec"), actual["results"]
+        assert {name.partition("@")[0] for name in result["values"]} == metrics
         for name, value in result["values"].items():
-            assert mine[name] == pytest.approx(value, abs=1e-6, rel=1e-6, nan_ok=True), name
+            assert mine[name] == pytest.approx(value, abs=limit, rel=limit, nan_ok=True), name
+            differences.append(abs(mine[name] - value))
+    print(f"{library}: {len(differences)} values, largest difference {np.nanmax(differences):.1e}")
 
 
-def measure_short_head(given: Input) -> dict[str, float]:
-    """Our values of metrics of popularity, from lists without training items."""
+def measure_families(given: Input, *, of_warprec: bool) -> dict[str, float]:
+    """Our values from lists without training items, with the library's factors.
+
+    Popularity counts users in both, at least 1 in WarpRec; WarpRec counts items for coverage, and its Gini
+    is n / (n - 1) times ours.
+    """
     popularity = np.array(given["popularity"])
     head = find_head(Counter(filter(None, given["popularity"])), item_groups.HEAD_SHARE)
     users = sorted(given["lists"], key=int)
@@ -206,20 +232,27 @@ def measure_short_head(given: Input) -> dict[str, float]:
     bounds, held_out = (np.cumsum([0, *map(len, rows)]) for rows in (shown, truth))
     listed, relevant = (np.array([i for row in rows for i in row]) for rows in (shown, truth))
     lists = ListedCounts(bounds, popularity[listed], 1, head)
-    counted = np.array([len(row) > 0 for row in truth])
+    counted = np.array([len(row) > 0 for row in truth]) | (not of_warprec)
     means = {
         "aplt": item_groups.long_tail_share(lists, KS)[counted].mean(axis=0),
         "aclt": item_groups.count_long_tail(lists, KS)[counted].mean(axis=0),
-        "mean_popularity": average_entries(lists, np.maximum(popularity, 1)[listed], KS)[counted].mean(
-            axis=0
-        ),
+        "mean_popularity": average_entries(lists, np.maximum(popularity, of_warprec)[listed], KS)[
+            counted
+        ].mean(axis=0),
+        "novelty": novelty(replace(lists, users=int(popularity.max())), KS)[counted].mean(axis=0),
     }
     hits = np.array([i in row for items, row in zip(shown, truth, strict=True) for i in items])
     groups = item_groups.count_groups(lists, hits, (held_out, popularity[relevant]), KS).mean(axis=0)
     counts = item_groups.GroupCounts(*np.moveaxis(groups, 1, 0))
     means["popularity_reo"] = np.abs(item_groups.popularity_reo(counts))
     first = [Counter(i for row in shown for i in row[:k]) for k in KS]
-    means["entropy"] = np.array([entropy([*one.values()], [1] * len(one), given["items"]) for one in first])
+    for name, measure, factor in (
+        ("entropy", entropy, 1.0),
+        ("coverage", coverage, given["items"] if of_warprec else 1.0),
+        ("gini", gini, given["items"] / (given["items"] - 1)),
+    ):
+        shown_x = [([*one.values()], [1] * len(one), given["items"]) for one in first]
+        means[name] = np.array([measure(*one) for one in shown_x]) * factor
     return {f"{name}@{k}": float(v) for name, row in means.items() for k, v in zip(KS, row, strict=True)}
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from recbench_spark.core.arrays import Floats
 from recbench_spark.core.definitions import Definition
+from recbench_spark.core.metric_names import ALIASES, translate_name
 from recbench_spark.errors import ConfigError
 from recbench_spark.metrics.beyond_accuracy import BY_POPULARITY, DIVERSITY, LIST_METRICS
 from recbench_spark.metrics.kernels import about, accuracy, learning_curves, predictions
@@ -56,6 +57,15 @@ def test_every_ranking_metric_has_a_family_and_says_what_it_needs() -> None:
     assert needs["uncut"] == {name for name, known in accuracy.METRICS.items() if known.cuts == "uncut"}
     assert needs["train"] >= {*BY_POPULARITY} and DIVERSITY in needs["features"]
     assert {need for known in ABOUT.values() for need in known.needs} <= about.NEEDS
+
+
+def test_names_of_other_libraries_are_of_our_metrics() -> None:
+    assert {*ALIASES.values()} <= {*ABOUT}
+    warprec = ("APLT", "ACLT", "PopREO", "ARP", "ShannonEntropy", "ItemCoverage", "Gini", "HitRate")
+    ours = ("aplt", "aclt", "popularity_reo", "mean_popularity", "entropy", "coverage", "gini", "hit")
+    assert tuple(map(translate_name, warprec)) == ours
+    rectools = ("MeanInvUserFreq", "AvgRecPopularity", "CatalogCoverage")
+    assert [*map(translate_name, rectools)] == ["novelty", "mean_popularity", "coverage"]
 
 
 def test_a_bundle_is_a_family_in_order_of_place() -> None:
