@@ -113,6 +113,7 @@ REQUIRED_COLUMNS = {
     "features": ("item_id", "vector"),
     "propensities": ("item_id", "propensity"),
     "rewards": ("item_id", "reward"),
+    "item groups": ("item_id",),
     "item features": ("item_id",),
     "user features": ("user_id",),
 }

@@ -87,6 +87,7 @@ def parser() -> cli.Parser:
     cli.add_flags(flags, "columns", help="user_id=userId,item_id=movieId; usual names need no flag")
     add("--candidates", metavar="PATH", help="candidates of each user (user_id, item_id)")
     add("--features", metavar="PATH", help="features of items (item_id, vector)")
+    add("--item-groups", metavar="PATH", help="groups of items (item_id, a column of labels[, weight])")
     add("--similarity", choices=SIMILARITIES, default=EvaluationRequest.similarity, help="of embeddings")
     _add_metric_flags(flags)
     _add_run_flags(flags)
@@ -202,6 +203,10 @@ def _publish(store: FileTables, result: Any, run: dict[str, Any]) -> None:
     print_results(metrics, checks, run_id, store.root, run["settings"].get("slice"))
 
 
+OTHERS = ("train", "candidates", "features", "item_groups")
+"""Flags with tables beside the system's and the truth."""
+
+
 def check_flags(args: argparse.Namespace, kind: str) -> Definition:
     """Check the flags together; return the metrics' definition."""
     for name in (args.model, args.suite):
@@ -215,7 +220,7 @@ def check_flags(args: argparse.Namespace, kind: str) -> Definition:
     read_columns(args)
     if kind == "predictions":
         return make_definition(request.preset, request.definition)
-    tables = {name: getattr(args, name) for name in (*KINDS[:3], "train", "candidates", "features")}
+    tables = {name: getattr(args, name) for name in (*KINDS[:3], *OTHERS)}
     return check_request(request, **tables).definition
 
 
@@ -353,7 +358,7 @@ def _name_tables(args: argparse.Namespace) -> dict[str, str]:
 
     Readers and errors use the same names.
     """
-    flags = ("truth", "pairs", "lists", "scores", "predictions", "train", "candidates", "features")
+    flags = ("truth", "pairs", "lists", "scores", "predictions", *OTHERS)
     paths = {name: getattr(args, name) for name in flags if getattr(args, name)}
     sides = ("items",) if args.pairs else SIDES
     return {**paths, **dict(zip(sides, args.embeddings or (), strict=bool(args.embeddings)))}
@@ -366,7 +371,7 @@ def _side_paths(args: argparse.Namespace) -> list[str]:
 
 def input_paths(args: argparse.Namespace) -> dict[str, str]:
     """Return the input tables' paths by name."""
-    inputs = {name: getattr(args, name) for name in ("train", "candidates", "features", *KINDS)}
+    inputs = {name: getattr(args, name) for name in (*OTHERS, *KINDS)}
     inputs = {"truth": args.truth or args.pairs, **inputs}
     return {
         f"{name}{n or ''}": path

@@ -42,6 +42,21 @@ class Slice(Strict):
     """Table of the users or items that has the column."""
 
 
+class ItemGroupTable(Strict):
+    """A table (item_id, labels) that puts items into at most 100 groups.
+
+    A row has a label, or a list of labels; further rows of an item are further labels. An item's labels
+    weigh 1 together. The groups' numbers are rows of `metrics` with the column as slice_key.
+    """
+
+    path: Location
+    """Table of the items."""
+    column: str
+    """Column with the labels."""
+    weight: str | None = None
+    """Column with the labels' weights above 0; without it an item's labels weigh alike."""
+
+
 class Bootstrap(Strict):
     """Resampling of users for confidence intervals."""
 
@@ -221,6 +236,7 @@ RATING_METRICS = ("rmse", "mse", "mae")
 
 RANKING_ONLY = (
     "curve", "preset", "candidates_path", "features", "multiverse", "exposure", "uncut", "learning_curve",
+    "item_groups",
 )  # fmt: skip
 """Settings which mean something only for the task `ranking`."""
 
@@ -252,6 +268,8 @@ class Evaluation(Strict):
     candidates_path: Location | None = None
     """Table (user_id, item_id) with the items to rank, for `definition.candidates: given`."""
     features: Location | None = None
+    item_groups: ItemGroupTable | None = None
+    """Groups of items, such as genres, for metrics of families groups, calibration and diversity."""
     draw: CandidateDraw = CandidateDraw()
     """Settings for drawn candidates, for `definition.candidates` uniform or popularity."""
     slices: tuple[Slice, ...] = (Slice(key="popularity", of="popularity"),)
@@ -266,7 +284,7 @@ class Evaluation(Strict):
     task: Literal["ranking", "rating"] = "ranking"
     learning_curve: LearningCurve | None = None
 
-    added_later: ClassVar[frozenset[str]] = frozenset({"task", "learning_curve"})
+    added_later: ClassVar[frozenset[str]] = frozenset({"task", "learning_curve", "item_groups"})
 
     _left_out: tuple[str, ...] = PrivateAttr(())
 

@@ -50,7 +50,8 @@ def fill_placeholders(benchmark: Benchmark, logical_date: date | None) -> Benchm
                 values[name] = _fill_value(getattr(section, name), logical_date, f"{where}.{name}")
         return section.model_copy(update=values)
 
-    evaluation = fill(benchmark.evaluation, EVALUATION_FIELDS, "evaluation")
+    grouped = ("item_groups.path",) if benchmark.evaluation.item_groups else ()
+    evaluation = fill(benchmark.evaluation, (*EVALUATION_FIELDS, *grouped), "evaluation")
     slices = tuple(fill(cut, ("path",), f"evaluation.slices.{cut.key}") for cut in evaluation.slices)
     exposure = evaluation.exposure
     if exposure:

@@ -44,6 +44,7 @@ def evaluate(  # noqa: PLR0913
     candidates: Any = None,
     features: Any = None,
     features_name: str = EvaluationRequest.features_name,
+    item_groups: Any = None,
     columns: Mapping[str, Any] | None = None,
     k: Sequence[int] | int = EvaluationRequest.k,
     metrics: Sequence[Any] | str = EvaluationRequest.metrics,
@@ -77,6 +78,9 @@ def evaluate(  # noqa: PLR0913
         candidates: user_id, item_id, for the definition candidates=given.
         features: item_id, vector: item features for the metric diversity.
         features_name: the features' name in the definition of diversity, since the values depend on them.
+        item_groups: item_id, a column of labels such as genre, and perhaps weight: at most 100 groups of
+            items. A row has a label or a list of them, and an item may have several rows; its labels weigh
+            1 together. Numbers of a group have the column's name as slice_key.
         columns: our column names and those in the tables, such as {"user_id": "userId"}; or by table, such
             as {"truth": {"item_id": "movieId"}}. A column not named here is also taken under its usual name
             in other libraries (`sources.column_names`); a line on stderr and a check tell.
@@ -112,17 +116,16 @@ def evaluate(  # noqa: PLR0913
     systems = {"lists": lists, "scores": scores, "embeddings": embeddings}
     tables, models = many_models.name_tables(systems, _check_pair)
     tables |= {"truth": truth, "train": train, "candidates": candidates, "features": features}
+    tables |= {"item_groups": item_groups}
     options: dict[str, Any] = {
-        "features_name": features_name, "k": k, "metrics": metrics, "preset": preset,
-        "definition": definition, "similarity": similarity, "bootstrap": bootstrap,
-        "uncut": uncut, "draw": draw,
-    }  # fmt: skip
+        "features_name": features_name, "k": k, "metrics": metrics, "preset": preset, "uncut": uncut,
+        "definition": definition, "similarity": similarity, "bootstrap": bootstrap, "draw": draw,
+    } | {"scratch": scratch}  # fmt: skip
 
     def call(tables: Mapping[str, Any]) -> Result:
         from recbench_spark.evaluation import evaluation  # noqa: PLC0415
 
-        evaluate_one = partial(evaluation.evaluate, **options, scratch=scratch)
-        return many_models.evaluate_each(evaluate_one, tables, models)
+        return many_models.evaluate_each(partial(evaluation.evaluate, **options), tables, models)
 
     return _call_engine(tables, engine, call, ColumnNames(columns or {}))
 

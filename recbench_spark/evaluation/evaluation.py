@@ -41,6 +41,7 @@ from recbench_spark.evaluation.request_checks import (
     EvaluationPlan,
     bundle_checks,
     check_request,
+    choose_label_columns,
     drawn_candidates_checks,
     gain_checks,
 )
@@ -54,7 +55,8 @@ from recbench_spark.evaluation.task_tables import (
     CandidateDraws,
     TaskCatalogue,
 )
-from recbench_spark.metrics.beyond_accuracy import Facts
+from recbench_spark.metrics.beyond_accuracy import BY_LABELS, Facts
+from recbench_spark.metrics.item_labels import ItemGroups, open_item_groups
 from recbench_spark.metrics.kernels.item_groups import HEAD_SHARE
 from recbench_spark.metrics.listed import ListedCatalogue
 from recbench_spark.metrics.ranking_counts import (
@@ -64,9 +66,9 @@ from recbench_spark.metrics.ranking_counts import (
     truth_in_train_check,
 )
 from recbench_spark.metrics.result import PART, Result
-from recbench_spark.ranking.batch_schemas import RANKED_USERS
 from recbench_spark.ranking.kernels.scorers import NUMPY_TILES
 from recbench_spark.ranking.known_items import KnownItems
+from recbench_spark.ranking.request import choose_ranked_schema
 from recbench_spark.ranking.sources import DotSource
 from recbench_spark.schemas import IDS, QUERY_ID
 from recbench_spark.sources.dealt_ids import (
@@ -79,10 +81,10 @@ from recbench_spark.sources.dealt_ids import (
     match_numbers,
 )
 from recbench_spark.sources.input_rules import name_known_items, report_common_ids, report_unknown_truth
-from recbench_spark.splits.popularity import class_bounds, count_items, find_head
+from recbench_spark.splits.popularity import class_bounds, count_items, measure_head
 from recbench_spark.storage.blocks import ChangedRows, TaskRows, return_rows
 from recbench_spark.storage.scratch import share_results
-from recbench_spark.storage.shared_arrays import SharedRows
+from recbench_spark.storage.shared_arrays import SharedRows, remove_arrays
 
 CATALOGUE = ("listed", "train", "truth")
 """Columns of `SIDES` whose items make up the catalogue."""
@@ -101,7 +103,7 @@ USER_OVERLAPS = {name: ((name,), ("truth",)) for name in ("train", "listed", "ca
 """User overlaps with the truth."""
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913
     truth: Any,
     *,
     lists: Any = None,
@@ -110,6 +112,7 @@ def evaluate(
     train: Any = None,
     candidates: Any = None,
     features: Any = None,
+    item_groups: Any = None,
     scratch: str | None = None,
     **options: Any,
 ) -> Result:
@@ -119,7 +122,7 @@ def evaluate(
     """
     plan = check_request(
         EvaluationRequest(**options), lists=lists, scores=scores, embeddings=embeddings,
-        train=train, candidates=candidates, features=features,
+        train=train, candidates=candidates, features=features, item_groups=item_groups,
     )  # fmt: skip
     given = {"truth": truth, "train": train, "candidates": candidates, "features": features}
     with open_place(truth, scratch) as place:
@@ -135,7 +138,8 @@ def evaluate_at(place: RunPlace, plan: EvaluationPlan, given: Mapping[str, Any])
         work = start_evaluation(place, plan, given, kept)
         checks = work.check_all()
         catalogue = work.describe_catalogue() if plan.metric_plan.wants_lists else None
-        return measure_result(open_outputs(place.engine, work.rank()), plan, catalogue, checks)
+        schema = choose_ranked_schema(plan.metric_plan.request())
+        return measure_result(open_outputs(place.engine, work.rank(), schema), plan, catalogue, checks)
 
 
 def start_evaluation(
@@ -238,7 +242,8 @@ class DealtEvaluation:
     def check_all(self) -> list[Check]:
         """Check all tables against each other."""
         checks = [*self.check_truth(), *self.check_overlaps(), *gain_checks(self.plan, self.inputs.grades)]
-        return [*checks, *bundle_checks(self.plan), *self.check_features(), *self.check_rows()]
+        checks += [*bundle_checks(self.plan), *self.check_features(), *self.check_rows()]
+        return [*checks, *(self.item_groups.check() if self.item_groups else [])]
 
     def check_truth(self) -> list[Check]:
         """Check truth and training for duplicates and common pairs."""
@@ -342,7 +347,7 @@ class DealtEvaluation:
         else:
             mask = self.plan.kind == "scores" and request.definition.candidates == "unseen"
             work = partial(task_tables.rank_lists, catalogue=self.catalogue, request=request, mask=mask)
-        return self._apply(work, RANKED_USERS.names)
+        return self._apply(work, choose_ranked_schema(request).names)
 
     def _choose_device(self) -> Any:
         if self.place.is_here:
@@ -369,8 +374,21 @@ class DealtEvaluation:
     def describe_catalogue(self) -> ListedCatalogue:
         """Return the catalogue for list metrics."""
         features = self._share_vectors(FEATURES) if self.inputs.has(FEATURES) else None
-        facts = Facts(self.sums["train users"], features, find_head(self.item_facts.histogram, HEAD_SHARE))
-        return ListedCatalogue(self.catalogue.lookup, self.item_facts.items, facts)
+        head = measure_head(self.item_facts.histogram, HEAD_SHARE)
+        facts = Facts(self.sums["train users"], features, *head)
+        return ListedCatalogue(self.catalogue.lookup, self.item_facts.items, facts, self.item_groups)
+
+    @cached_property
+    def item_groups(self) -> ItemGroups | None:
+        """Labels of the catalogue's items; None: no metric needs them."""
+        table = self.plan.item_groups
+        if table is None or not {*self.plan.metric_plan.metrics} & {*BY_LABELS}:
+            return None
+        columns = choose_label_columns(table)
+        labels = open_item_groups(self.place.engine, self.place.folder, table, columns)
+        if self.place.is_here:
+            self.kept.callback(remove_arrays, labels.rows.key)
+        return labels.join(self.catalogue.lookup, self.item_facts.items)
 
 
 # ------------------------------------------------------------------------------------ counts of items

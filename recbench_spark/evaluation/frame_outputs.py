@@ -11,7 +11,7 @@ from recbench_spark.engine.versions import make_frame
 from recbench_spark.evaluation.measured import Measured
 from recbench_spark.metrics.predictions import BATCH_USERS
 from recbench_spark.metrics.result import Result
-from recbench_spark.ranking.batch_schemas import USER_VALUES, to_ddl
+from recbench_spark.ranking.batch_schemas import PROFILES, USER_VALUES, to_ddl
 from recbench_spark.schemas import METRICS, USER_METRICS, Table
 from recbench_spark.storage.blocks import TaskRows
 from recbench_spark.storage.frame_blocks import FrameRows, make_frame_rows, reduce_frame
@@ -38,7 +38,8 @@ class FrameOutputs:
         rankings = self.ranked.select(*measured.columns)
         per_user = conform_result(rankings.mapInArrow(measured.values, to_ddl(USER_VALUES)), USER_METRICS)
         numbers = conform_result(make_frame(self.spark, measured.metrics), METRICS)
-        return Result(numbers, per_user, self.ranked, measured.checks, (self.ranked,))
+        ranked = self.ranked.drop(*PROFILES.names)
+        return Result(numbers, per_user, ranked, measured.checks, (self.ranked,))
 
 
 def conform_result(frame: DataFrame, table: Table) -> DataFrame:

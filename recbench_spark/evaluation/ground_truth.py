@@ -6,6 +6,7 @@ User rows are `USERS` in `ranking.batch_schemas`. Axes: r rows, u users, i catal
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from recbench_spark.core.hashed_ids import hash_ids
 from recbench_spark.errors import DataError
 from recbench_spark.metrics.result import PART
 from recbench_spark.ranking.batch_schemas import USERS
+from recbench_spark.ranking.known_items import order_popularity
 from recbench_spark.schemas import QUERY_ID
 from recbench_spark.sources.arrow_rows import find_indices
 from recbench_spark.storage.shared_arrays import bound_lists
@@ -78,6 +80,14 @@ class ArrowCatalogue:
     def counts(self) -> Ints:
         """Return each item's training rows, by item_index, (i,)."""
         return self.n_train_i
+
+    def popularity(self) -> dict[str, Ints]:
+        """Return training rows, and places by popularity: see `metrics.listed.ItemLookup`."""
+        return self._popularity
+
+    @cached_property
+    def _popularity(self) -> dict[str, Ints]:
+        return order_popularity(self.n_train_i)
 
 
 def distinct_pairs(table: pa.Table, user_r: Ints, items: pa.Array) -> tuple[InteractionPairs, int]:

@@ -26,6 +26,7 @@ PAIR_COLUMNS = ("user_id", "item_id")
 
 TABLE_COLUMNS = {
     "features": ("item_id", "vector"),
+    "item_groups": ("item_id",),
     "items": ("item_id", "vector"),
     "user embeddings": ("user_id", "vector"),
     "item embeddings": ("item_id", "vector"),

@@ -22,7 +22,7 @@ from recbench_spark.metrics.listed import ListedCatalogue
 from recbench_spark.metrics.pairs import pair_measure, value_batches
 from recbench_spark.metrics.predictions import BATCH_USERS
 from recbench_spark.metrics.result import Result, ShownTable
-from recbench_spark.ranking.batch_schemas import RANKED_USERS, USER_VALUES
+from recbench_spark.ranking.batch_schemas import PROFILES, RANKED_USERS, USER_VALUES
 from recbench_spark.sources.input_rows import open_table
 from recbench_spark.storage.blocks import Engine, StoredRows, TaskRows, return_rows
 
@@ -68,7 +68,10 @@ class TableOutputs:
     def finish(self, measured: Measured) -> Result:
         """Return the result, as `Outputs`."""
         per_user = to_table(measured.values(iter(self.batches)), USER_VALUES)
-        return Result(ShownTable(measured.metrics), ShownTable(per_user), self.ranked, measured.checks)
+        rankings = self.ranked.select(
+            [name for name in self.ranked.column_names if name not in PROFILES.names]
+        )
+        return Result(ShownTable(measured.metrics), ShownTable(per_user), rankings, measured.checks)
 
 
 def measure_result(
@@ -77,7 +80,7 @@ def measure_result(
     """Measure rankings by a plan's metrics."""
     metrics, more = measure_rankings(plan, catalogue, outputs.reduce)
     values = partial(map_user_values, plan.metric_plan, catalogue)
-    columns = (*RANKING_COLUMNS, "top_items")
+    columns = (*RANKING_COLUMNS, "top_items", *(PROFILES.names if plan.metric_plan.wants_profiles else []))
     return outputs.finish(Measured(metrics, values, columns, [*checks, *more]))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike
@@ -12,10 +12,10 @@ from recbench_spark.config import CandidateDraw
 from recbench_spark.core.checks import Check, warn_above_zero
 from recbench_spark.core.definitions import SAMPLED, Definition, make_definition
 from recbench_spark.core.metric_names import Figures
-from recbench_spark.errors import ConfigError
+from recbench_spark.errors import ConfigError, SchemaError
 from recbench_spark.evaluation.options import EvaluationRequest, make_bootstrap, make_draw, normalize_types
 from recbench_spark.metrics.accuracy import MetricPlan
-from recbench_spark.metrics.beyond_accuracy import BY_POPULARITY, DIVERSITY, LIST_METRICS
+from recbench_spark.metrics.beyond_accuracy import BY_LABELS, BY_POPULARITY, DIVERSITY, LIST_METRICS
 from recbench_spark.metrics.kernels.about import expand_families
 from recbench_spark.ranking.request import refuse_hashed_ties
 
@@ -26,7 +26,8 @@ class EvaluationPlan:
 
     kind: lists, scores or embeddings; system: this kind's tables; metric_plan: metrics and definition;
     has_explicit_gain: the caller chose what a relevance gains; figures: metrics named with a cut-off, about
-    which nothing else is reported; left_out: metrics in bundles that lack an input.
+    which nothing else is reported; left_out: metrics in bundles that lack an input; item_groups: table of
+    the items' labels, if there is one.
     """
 
     kind: str
@@ -37,6 +38,7 @@ class EvaluationPlan:
     has_explicit_gain: bool = True
     figures: Figures = ()
     left_out: tuple[str, ...] = ()
+    item_groups: Any = None
 
     @property
     def definition(self) -> Definition:
@@ -88,6 +90,7 @@ def check_request(
     train: Any,
     candidates: Any,
     features: Any,
+    item_groups: Any = None,
 ) -> EvaluationPlan:
     """Check the options against the call's tables.
 
@@ -95,7 +98,7 @@ def check_request(
         ConfigError: not exactly one of lists, scores, embeddings; an option refused by a function below.
     """
     kind, system = select_system(lists=lists, scores=scores, embeddings=embeddings)
-    given = list_given(request.uncut, train=train, features=features)
+    given = list_given(request.uncut, train=train, features=features, item_groups=item_groups)
     request = normalize_types(request, partial(expand_families, given=given))
     definition, name = make_definition(request.preset, request.definition), request.features_name
     draw = make_draw(request.draw) or CandidateDraw()
@@ -110,13 +113,14 @@ def check_request(
         make_bootstrap(request.bootstrap),
         None if features is None else name,
         uncut=request.uncut,
+        item_groups=item_groups and ".".join(filter(None, choose_label_columns(item_groups))),
     )
     check_candidates(definition, kind == "embeddings", candidates is not None, train is not None)
-    check_needs(plan.metrics, train is not None, features is not None)
+    check_needs(plan.metrics, given)
     check_figures(plan, request.figures)
     gain_is_explicit = request.preset is not None or "gain" in (request.definition or {})
     notes = gain_is_explicit, request.figures, request.left_out
-    return EvaluationPlan(kind, system, plan, request.similarity, draw, *notes)
+    return EvaluationPlan(kind, system, plan, request.similarity, draw, *notes, item_groups)
 
 
 def list_given(uncut: object, **tables: Any) -> set[str]:
@@ -140,11 +144,32 @@ def _has_ranks(table: Any) -> bool:
 
     A path may have them.
     """
+    return isinstance(table, str | PathLike) or "rank" in _list_columns(table)
+
+
+def _list_columns(table: Any) -> list[str]:
+    """Return the names of a table's columns, in any kind of frame."""
     # A Spark 4.2 frame by Connect has a column of any name: ask first for what it surely has.
     names = getattr(table, "columns", table)
     if not all(isinstance(name, str) for name in names):
         names = getattr(table, "column_names", names)
-    return isinstance(table, str | PathLike) or "rank" in [str(name) for name in names]
+    return [str(name) for name in names]
+
+
+def choose_label_columns(table: Any) -> tuple[str, str | None]:
+    """Return a table's column of labels, and that of their weights if it has one.
+
+    Raises:
+        SchemaError: beside item_id and weight there is not exactly one column.
+    """
+    if isinstance(table, str | PathLike):  # before it is read
+        return "given", None
+    names = _list_columns(table)
+    labels = [name for name in names if name not in ("item_id", "weight")]
+    if len(labels) != 1:
+        message = f"item_groups has {', '.join(names)}"
+        raise SchemaError(message, "give item_id, one column of labels such as genre, and perhaps weight")
+    return labels[0], "weight" if "weight" in names else None
 
 
 def check_figures(plan: MetricPlan, figures: Figures) -> None:
@@ -277,14 +302,20 @@ def check_queries(plan: EvaluationPlan, queries: bool) -> None:
         raise ConfigError(f"definition.candidates is {plan.candidates}, and the truth has query_id", hint)
 
 
-def check_needs(metrics: Sequence[str], train: bool, features: bool) -> None:
+def check_needs(metrics: Sequence[str], given: Set[str]) -> None:
     """Check that each list metric has its tables.
 
     Raises:
-        ConfigError: training rows or features are missing.
+        ConfigError: training rows, features or groups of items are missing.
     """
-    popular = [name for name in metrics if name in BY_POPULARITY]
-    if popular and not train:
-        raise ConfigError(f"{popular[0]} needs the training rows", "give train (--train PATH)")
-    if DIVERSITY in metrics and not features:
-        raise ConfigError("diversity needs vectors of the items", "give features (--features PATH)")
+    tables = {"train": BY_POPULARITY, "features": (DIVERSITY,), "item_groups": BY_LABELS}
+    texts = {
+        "train": "the training rows",
+        "features": "vectors of the items",
+        "item_groups": "groups of items",
+    }
+    for name, known in tables.items():
+        needing = [metric for metric in metrics if metric in known]
+        if needing and name not in given:
+            hint = f"give {name} (--{name.replace('_', '-')} PATH)"
+            raise ConfigError(f"{needing[0]} needs {texts[name]}", hint)

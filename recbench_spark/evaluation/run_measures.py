@@ -11,7 +11,12 @@ from recbench_spark.engine.measures import Measure
 from recbench_spark.metrics import accuracy
 from recbench_spark.metrics.accuracy import MetricPlan
 from recbench_spark.metrics.ceilings import ceiling_measure
-from recbench_spark.metrics.listed import ListedCatalogue, list_measures, map_lists
+from recbench_spark.metrics.listed import (
+    ListedCatalogue,
+    compute_list_values,
+    list_measures,
+    map_lists,
+)
 from recbench_spark.metrics.multiverse import multiverse_measure
 from recbench_spark.metrics.questions import keep_users_whole
 from recbench_spark.metrics.ranking_counts import count_measure
@@ -60,4 +65,4 @@ def map_user_values(plan: MetricPlan, catalogue: ListedCatalogue | None, batches
         if plan.rank_metrics:
             yield from accuracy.user_value_batches(plan, iter([batch]))
         if plan.list_metrics and catalogue is not None:
-            yield from map_lists(plan, catalogue, accuracy.compute_list_values, iter([batch]))
+            yield from map_lists(plan, catalogue, compute_list_values, iter([batch]))

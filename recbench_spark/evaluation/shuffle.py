@@ -127,7 +127,8 @@ def list_sides(inputs: PassInputs, request: RankingRequest) -> list[Side]:
     """
     models = [one for one in inputs.ranked if not isinstance(one, GivenRows)]
     names = inputs.users.names
-    if not any(model.source.wants_history for model in models):  # as long as all other columns together
+    wants_history = request.profiles or any(model.source.wants_history for model in models)
+    if not wants_history:  # as long as all other columns together
         names = tuple(name for name in names if name != "history")
     sides = [Side(USERS_MEMBER, inputs.users, names)]
     if inputs.candidates is not None:

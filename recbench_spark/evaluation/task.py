@@ -20,11 +20,11 @@ from recbench_spark.core.streams import Batches
 from recbench_spark.engine.measures import Measure, Measures, pack_rows
 from recbench_spark.errors import RecbenchError
 from recbench_spark.evaluation import progress
-from recbench_spark.ranking.batch_schemas import RANKED_USERS, USER_VALUES, USERS
+from recbench_spark.ranking.batch_schemas import PROFILES, RANKED_USERS, USER_VALUES, USERS
 from recbench_spark.ranking.candidates import CandidateRule, add_candidates
 from recbench_spark.ranking.given import QUESTION, group_lists, rank_batches, read_questions
 from recbench_spark.ranking.moments import AS_OF
-from recbench_spark.ranking.request import RankingRequest
+from recbench_spark.ranking.request import RankingRequest, add_profiles
 from recbench_spark.ranking.scored import score_batches
 from recbench_spark.ranking.sources import Source
 from recbench_spark.schemas import QUERY_ID
@@ -229,6 +229,7 @@ def rank_users(
     """Rank users by one model: rows of `RANKED_USERS`."""
     if member.source is None and member_rows is not None:
         member_rows = group_lists(member_rows)
+    users = add_profiles(users, request, scored=member.source is not None)
     batches = join_member_rows(users.select(_ranking_columns(member, users)), member, member_rows)
     if member.source is None:
         return rank_batches(request, batches)
@@ -240,7 +241,7 @@ def _ranking_columns(member: Member, users: pa.Table) -> list[str]:
 
     Other systems' lists need no candidates.
     """
-    names = [*USERS.names, "propensity", QUERY_ID, AS_OF]
+    names = [*USERS.names, *PROFILES.names, "propensity", QUERY_ID, AS_OF]
     if member.source is None:
         names = [name for name in names if member.mask or name != "masked"]
     else:

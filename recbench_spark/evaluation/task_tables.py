@@ -30,11 +30,10 @@ from recbench_spark.evaluation.ground_truth import (
 from recbench_spark.metrics.listed import ItemLookup
 from recbench_spark.metrics.predictions import BATCH_USERS
 from recbench_spark.metrics.ranking_counts import count_gaps, count_pairs
-from recbench_spark.ranking.batch_schemas import RANKED_USERS
 from recbench_spark.ranking.candidates import CandidateRule, add_candidates
 from recbench_spark.ranking.drawn_batches import draw_batches
 from recbench_spark.ranking.given import add_lists, name_questions, rank_batches
-from recbench_spark.ranking.request import RankingRequest
+from recbench_spark.ranking.request import RankingRequest, add_profiles, choose_ranked_schema
 from recbench_spark.ranking.scored import score_batches
 from recbench_spark.ranking.sources import DotSource
 from recbench_spark.schemas import ID_NAMES, QUERY_ID
@@ -314,7 +313,8 @@ def rank_lists(
 
     Makes rows of `RANKED_USERS`. mask: drop a user's training items from the lists.
     """
-    return _to_ranked(rank_batches(request, _cut(join_lists(task, catalogue, request, mask=mask))))
+    users = join_lists(task, catalogue, request, mask=mask)
+    return _to_ranked(rank_batches(request, _cut(users)), request)
 
 
 def join_lists(
@@ -331,6 +331,7 @@ def join_lists(
     user_r, item_r = task.row_indices
     user_r = np.where(user_r < len(users), user_r, -1)
     keys_r = index_i[item_r] if len(index_i) else item_r
+    users = add_profiles(_add_history(users, request), request, scored=False)
     return add_lists(users if mask else users.drop_columns("masked"), user_r, keys_r, rows, request)
 
 
@@ -356,9 +357,13 @@ def rank_vectors(
         users = add_candidates(users, _draw(users, draws), rule)
     elif CANDIDATES in task.tables:
         users = users.append_column("candidates", _group_candidates(task, catalogue.lookup))
-    return _to_ranked(
-        score_batches(source, request, _cut(users.append_column("vector", column)), device=device())
-    )
+    users = add_profiles(_add_history(users, request), request, scored=True).append_column("vector", column)
+    return _to_ranked(score_batches(source, request, _cut(users), device=device()), request)
+
+
+def _add_history(users: pa.Table, request: RankingRequest) -> pa.Table:
+    """Add the training items as `history` where they are asked for."""
+    return users.append_column("history", users.column("masked")) if request.profiles else users
 
 
 def count_drawn(
@@ -395,5 +400,6 @@ def _cut(table: pa.Table) -> Batches:
     return iter(table.combine_chunks().to_batches(BATCH_USERS))
 
 
-def _to_ranked(batches: Batches) -> pa.Table:
-    return pa.Table.from_batches([batch.cast(RANKED_USERS) for batch in batches], RANKED_USERS)
+def _to_ranked(batches: Batches, request: RankingRequest) -> pa.Table:
+    schema = choose_ranked_schema(request)
+    return pa.Table.from_batches([batch.cast(schema) for batch in batches], schema)

@@ -24,11 +24,13 @@ from recbench_spark.core.streams import Batches
 from recbench_spark.engine.measures import Measure
 from recbench_spark.errors import ConfigError, show_value
 from recbench_spark.metrics import beyond_accuracy
-from recbench_spark.metrics.beyond_accuracy import LIST_METRICS, Facts
+from recbench_spark.metrics.beyond_accuracy import LIST_METRICS
 from recbench_spark.metrics.kernels import accuracy as kernel
 from recbench_spark.metrics.kernels.accuracy import METRICS, measure
+from recbench_spark.metrics.kernels.calibration import ALPHA
 from recbench_spark.metrics.kernels.item_groups import BY_HEAD, HEAD_SHARE
 from recbench_spark.metrics.kernels.predictions import VALUE_METRICS
+from recbench_spark.metrics.kernels.user_lists import USER_METRICS
 from recbench_spark.metrics.list_rows import sum_lists, user_batch
 from recbench_spark.metrics.questions import (
     Owners,
@@ -61,7 +63,8 @@ class MetricPlan:
     """Metrics to compute: names, cut-offs, definition, intervals.
 
     `check_names` knows the names. features: name of the item vectors behind `diversity` values. uncut:
-    ranks are also counted beyond the largest k, for values over the whole ranking.
+    ranks are also counted beyond the largest k, for values over the whole ranking. item_groups: name of the
+    items' labels behind values of groups.
     """
 
     metrics: tuple[str, ...]
@@ -70,6 +73,7 @@ class MetricPlan:
     bootstrap: Bootstrap
     features: str | None = None
     uncut: bool = True
+    item_groups: str | None = None
 
     @classmethod
     def checked(
@@ -81,6 +85,7 @@ class MetricPlan:
         features: str | None = None,
         *,
         uncut: bool = True,
+        item_groups: str | None = None,
     ) -> MetricPlan:
         """Check the settings, and plan with each cut-off once, ascending.
 
@@ -96,17 +101,27 @@ class MetricPlan:
             hint = "name one, and cut-offs from 1 on"
             raise ConfigError(f"metrics {tuple(metrics)} at k {tuple(ks)}", hint)
         cuts = tuple(sorted({int(k) for k in ks}))
-        return cls(tuple(metrics), cuts, definition, bootstrap or Bootstrap(), features, uncut)
+        return cls(tuple(metrics), cuts, definition, bootstrap or Bootstrap(), features, uncut, item_groups)
 
     def request(self, lists: bool = False) -> RankingRequest:
         """Return the ranking's request; with `lists` for other results too."""
         top = max(self.ks) if lists or self.wants_lists else 0
-        return RankingRequest(self.definition, top, self.cutoff)
+        return RankingRequest(self.definition, top, self.cutoff, profiles=self.wants_profiles)
 
     @property
     def wants_lists(self) -> bool:
         """Tell whether metrics are computed from users' lists."""
         return any(name in LIST_METRICS for name in self.metrics)
+
+    @property
+    def wants_truth(self) -> bool:
+        """Tell whether metrics of lists look up relevant items."""
+        return any(name in (*beyond_accuracy.GROUPED, *USER_METRICS) for name in self.metrics)
+
+    @property
+    def wants_profiles(self) -> bool:
+        """Tell whether metrics need the users' training items."""
+        return any(name in beyond_accuracy.BY_HISTORY for name in self.metrics)
 
     @property
     def cutoff(self) -> int | None:
@@ -130,8 +145,16 @@ class MetricPlan:
 
     @property
     def group_metrics(self) -> tuple[str, ...]:
-        """List metrics of groups of items over all users."""
-        return tuple(name for name in self.metrics if name in beyond_accuracy.GROUPED)
+        """List metrics of long tail and short head over all users."""
+        return tuple(name for name in self.metrics if self._is_grouped(name, labels=False))
+
+    @property
+    def label_metrics(self) -> tuple[str, ...]:
+        """List metrics of labelled groups of items over all users."""
+        return tuple(name for name in self.metrics if self._is_grouped(name, labels=True))
+
+    def _is_grouped(self, name: str, *, labels: bool) -> bool:
+        return name in beyond_accuracy.GROUPED and (name in beyond_accuracy.BY_LABELS) == labels
 
     def columns(self, metric: str) -> list[int | None]:
         """Return a metric's cut-offs; None: over the whole ranking."""
@@ -151,8 +174,11 @@ class MetricPlan:
             return self.definition.describe(METRICS[metric].axes)
         facts = f";features={self.features}" if metric == beyond_accuracy.DIVERSITY else ""
         facts += f";head={float(HEAD_SHARE)}" if metric in BY_HEAD else ""
+        facts += f";alpha={ALPHA}" if metric == "calibration" else ""
+        facts += f";groups={self.item_groups}" if metric in beyond_accuracy.BY_LABELS else ""
         weigh = ["weigh"] if metric in beyond_accuracy.PER_USER else []
-        return self.definition.describe([*beyond_accuracy.AXES, *weigh]) + facts
+        graded = ["threshold"] if metric in beyond_accuracy.BY_GRADES else []
+        return self.definition.describe([*beyond_accuracy.AXES, *graded, *weigh]) + facts
 
 
 def check_names(metrics: Sequence[str], task: str = "ranking") -> None:
@@ -199,7 +225,7 @@ def user_value_batches(plan: MetricPlan, batches: Batches) -> Batches:
         rankings = to_rankings(batch)
         relevant = pa.array(kernel.relevant_counts(rankings, plan.definition), pa.int32())
         for metric, values_uc in measure_ranks(plan, rankings).items():
-            yield _user_batch(batch, metric, values_uc, relevant, plan)
+            yield make_user_batch(batch, metric, values_uc, relevant, plan)
 
 
 def measure_ranks(plan: MetricPlan, rankings: Rankings) -> dict[str, Floats]:
@@ -207,17 +233,10 @@ def measure_ranks(plan: MetricPlan, rankings: Rankings) -> dict[str, Floats]:
     return measure(rankings, plan.rank_metrics, plan.ks, plan.definition, plan.uncut)
 
 
-def compute_list_values(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches:
-    """Compute list metrics: `USER_VALUES` from `LISTS_WITH_COUNTS`."""
-    for batch in batches:
-        values = beyond_accuracy.list_values(batch, plan.list_metrics, facts, plan.ks)
-        for metric, values_uc in values.items():
-            yield _user_batch(batch, metric, values_uc, batch.column("n_relevant"), plan)
-
-
-def _user_batch(
+def make_user_batch(
     batch: pa.RecordBatch, metric: str, values_uc: Floats, relevant: pa.Array, plan: MetricPlan
 ) -> pa.RecordBatch:
+    """Build one metric's `USER_VALUES` from the values of rows, (u, c)."""
     ks, definition = plan.columns(metric), plan.describe(metric)
     if has_questions(batch):
         batch, values_uc, relevant = average_questions(batch, values_uc, relevant)
@@ -259,16 +278,6 @@ def sum_users(
     own, values_uc = owners.weigh(np.concatenate(list(values.values()), axis=1), weigh)
     sums, weights = resampling.bootstrap_sums(own.keys_q, values_uc, boot.replicates, boot.seed)
     return MetricTotals(own.moments(values_uc), sums, weights)
-
-
-def sum_list_values(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches:
-    """Sum list metrics by part: `TOTALS` from `LISTS_WITH_COUNTS`."""
-
-    def totals(users: pa.RecordBatch) -> MetricTotals:
-        values = beyond_accuracy.list_values(users, plan.list_metrics, facts, plan.ks)
-        return sum_users(values, read_owners(users), plan.bootstrap, plan.definition.weigh)
-
-    yield from sum_by_part(batches, totals)
 
 
 def sum_by_part(batches: Batches, measure_users: Callable[[pa.RecordBatch], MetricTotals]) -> Batches:

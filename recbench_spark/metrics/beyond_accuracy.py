@@ -18,7 +18,9 @@ from recbench_spark.core.arrays import Floats
 from recbench_spark.core.definitions import MOMENT_AXES
 from recbench_spark.errors import ConfigError
 from recbench_spark.metrics.kernels import beyond_accuracy, item_groups
+from recbench_spark.metrics.kernels.about import about_metric
 from recbench_spark.metrics.kernels.beyond_accuracy import ListedCounts
+from recbench_spark.metrics.kernels.user_lists import USER_METRICS
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 if TYPE_CHECKING:  # scorers load torch, and list metrics do without
@@ -27,11 +29,14 @@ if TYPE_CHECKING:  # scorers load torch, and list metrics do without
 DIVERSITY = "diversity"
 """Name of `metrics.kernels.beyond_accuracy.intra_list_diversity`, which needs item vectors."""
 
-PER_USER = (*beyond_accuracy.POPULARITY, DIVERSITY)
+PER_USER = (*beyond_accuracy.POPULARITY, DIVERSITY, *USER_METRICS)
 """List metrics with a value per user."""
 
 GROUPED = tuple(item_groups.GROUP_METRICS)
 """List metrics over all users, by groups of items."""
+
+BY_LABELS = tuple(name for name in (*GROUPED, *USER_METRICS) if "item_groups" in about_metric(name).needs)
+"""List metrics that need the labels of items in a table."""
 
 SHOWN = tuple(beyond_accuracy.OVERALL)
 """List metrics of how many lists have each item."""
@@ -39,8 +44,24 @@ SHOWN = tuple(beyond_accuracy.OVERALL)
 OVERALL = (*SHOWN, *GROUPED)
 """List metrics over all lists together, without values of users."""
 
-BY_POPULARITY = (*beyond_accuracy.POPULARITY, *GROUPED)
+BY_POPULARITY = (
+    *beyond_accuracy.POPULARITY,
+    *(name for name in (*GROUPED, *USER_METRICS) if "train" in about_metric(name).needs),
+)
 """List metrics that need training rows."""
+
+BY_HISTORY = tuple(
+    name
+    for name, metric in item_groups.GROUP_METRICS.items()
+    if {*metric.kinds} & {*item_groups.OF_HISTORY}
+) + tuple(name for name, metric in USER_METRICS.items() if metric.history)
+"""List metrics that need each user's training items."""
+
+UNGRADED = ("popularity_rsp", "rsp", "exposure_share", "category_diversity")
+"""List metrics of the next three sets that read neither truth nor history."""
+
+BY_GRADES = tuple({*BY_LABELS, *BY_HISTORY, *USER_METRICS} - {*UNGRADED})
+"""List metrics that know which items a user's grades make relevant, in truth or history."""
 
 LIST_METRICS = (*OVERALL, *PER_USER)
 
@@ -56,11 +77,13 @@ class Facts:
         n_users: training users.
         features: item vectors.
         head: training users from which on an item is in the short head.
+        in_head: items in the short head.
     """
 
     n_users: int
     features: DotSource | None
     head: int = 1
+    in_head: int = 0
 
 
 # ------------------------------------------------------------------------------- metrics of users

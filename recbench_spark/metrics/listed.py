@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -13,20 +13,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.core.arrays import Floats, Ints
-from recbench_spark.core.resampling import (
-    RATIO_SHIFT,
-    hide_points,
-    mean_and_error,
-    percentile_interval,
-    replicate_means,
-)
 from recbench_spark.core.streams import Batches
 from recbench_spark.engine.measures import Measure
 from recbench_spark.metrics import accuracy, beyond_accuracy
 from recbench_spark.metrics.accuracy import HOLDOUT, MetricPlan
 from recbench_spark.metrics.beyond_accuracy import Facts
-from recbench_spark.metrics.kernels.beyond_accuracy import ListedCounts
-from recbench_spark.metrics.kernels.item_groups import GROUP_METRICS, KINDS, GroupCounts, count_groups
+from recbench_spark.metrics.group_rows import finish_groups, list_kinds
+from recbench_spark.metrics.item_labels import ItemGroups
+from recbench_spark.metrics.kernels.item_groups import count_groups
+from recbench_spark.metrics.kernels.user_lists import (
+    USER_METRICS,
+    CountedItems,
+    Grouping,
+    HeadAndTail,
+    UserLists,
+)
 from recbench_spark.metrics.questions import keep_users_whole, read_owners
 from recbench_spark.ranking.batch_schemas import (
     HISTOGRAM,
@@ -34,6 +35,7 @@ from recbench_spark.ranking.batch_schemas import (
     LISTS_WITH_COUNTS,
     LISTS_WITH_TRUTH,
     METRIC_ROWS,
+    PROFILES,
 )
 from recbench_spark.ranking.batches import column_or_null
 from recbench_spark.ranking.kernels.rankings import mark_relevant
@@ -56,27 +58,39 @@ class ItemLookup(Protocol):
         An unknown id has -1 and 0.
         """
 
+    def popularity(self) -> Mapping[str, Ints]:
+        """Return arrays by item_index, (i,) each.
+
+        `n_train`: training rows. `place`: place by popularity, from 0; equal ones in order of the index.
+        `rank`: rank by popularity, from 1; equal ones share one, and the next follows.
+        """
+
 
 @dataclass(frozen=True)
 class ListedCatalogue:
-    """The catalogue for list metrics: id look-up, size, and facts."""
+    """The catalogue for list metrics: id look-up, size, facts, and labels where metrics need them."""
 
     known: ItemLookup
     n_items: int
     facts: Facts
+    groups: ItemGroups | None = None
 
 
 def list_measures(plan: MetricPlan, catalogue: ListedCatalogue) -> dict[str, Measure]:
     """Return measures by name: per user's list, and overall."""
     measures = {}
     if plan.list_metrics:
-        sums = partial(map_lists, plan, catalogue, accuracy.sum_list_values)
+        sums = partial(map_lists, plan, catalogue, sum_list_values)
         finish = partial(accuracy.finish_metrics, plan.table(plan.list_metrics), plan.bootstrap)
-        measures["lists"] = Measure(sums, accuracy.SLICE, finish, LISTED_COLUMNS, METRICS)
-    if plan.group_metrics:
-        count = partial(map_lists, plan, catalogue, sum_groups)
-        finish = partial(finish_groups, plan)
-        measures["groups"] = Measure(count, accuracy.SLICE, finish, GROUPED_COLUMNS, METRICS)
+        measures["lists"] = Measure(sums, accuracy.SLICE, finish, name_columns(plan), METRICS)
+    facts, groups = catalogue.facts, catalogue.groups
+    head = HeadAndTail(facts.head, (catalogue.n_items - facts.in_head, facts.in_head))
+    for name, names, own in (("groups", plan.group_metrics, head), ("labels", plan.label_metrics, groups)):
+        if names and own is not None:
+            count = partial(map_lists, plan, catalogue, partial(sum_groups, names, own))
+            labels = (groups.column, groups.names) if groups is not None and own is groups else ()
+            finish = partial(finish_groups, plan, names, labels=labels)
+            measures[name] = Measure(count, accuracy.SLICE, finish, name_columns(plan), METRICS)
     if plan.shown:
         shown = partial(listing_batches, catalogue.known, plan.ks)
         finish = partial(listing_histogram, len(plan.ks))
@@ -88,20 +102,23 @@ def list_measures(plan: MetricPlan, catalogue: ListedCatalogue) -> dict[str, Mea
 LISTED_COLUMNS = ("user_id", "part", "user_key", "relevance", "top_items", "query_id")
 """Columns of `RANKED_USERS` read by list metrics."""
 
-GROUPED_COLUMNS = (*LISTED_COLUMNS, "item_ids")
-"""Columns read by metrics of groups of items."""
+
+def name_columns(plan: MetricPlan) -> tuple[str, ...]:
+    """Name the columns of rankings that list metrics read."""
+    known = ("item_ids",) if plan.wants_truth else ()
+    return (*LISTED_COLUMNS, *known, *(PROFILES.names if plan.wants_profiles else ()))
 
 
 def map_lists(
     plan: MetricPlan,
     catalogue: ListedCatalogue,
-    measure_lists: Callable[[MetricPlan, Facts, Batches], Batches],
+    measure_lists: Callable[[MetricPlan, ListedCatalogue, Batches], Batches],
     batches: Batches,
 ) -> Batches:
     """Join listed items with the catalogue, and measure the lists."""
     whole, threshold = keep_users_whole(batches), plan.definition.threshold
-    lists = look_up_listed_items(catalogue.known, threshold, whole, with_truth=bool(plan.group_metrics))
-    yield from measure_lists(plan, catalogue.facts, lists)
+    lists = look_up_listed_items(catalogue.known, threshold, whole, with_truth=plan.wants_truth)
+    yield from measure_lists(plan, catalogue, lists)
 
 
 def look_up_listed_items(
@@ -146,7 +163,9 @@ def _look_up_lists(
     hit_n = _mark_common(bounds.to_numpy(), item_n, before[offsets], truth_p)
     columns["hits"] = pa.ListArray.from_arrays(bounds, pa.array(hit_n))
     truth_bounds = pa.array(before[offsets], pa.int32())
-    columns["truth_counts"] = pa.ListArray.from_arrays(truth_bounds, pa.array(count_p))
+    for name, values in (("truth_items", truth_p), ("truth_counts", count_p)):
+        columns[name] = pa.ListArray.from_arrays(truth_bounds, pa.array(values))
+    columns |= {field.name: column_or_null(batch, field.name, field.type) for field in PROFILES}
     return pa.RecordBatch.from_pydict(columns, schema=LISTS_WITH_TRUTH)
 
 
@@ -158,50 +177,72 @@ def _mark_common(offsets: Ints, item_n: Ints, truth_offsets: Ints, truth_p: Ints
     return (item_n >= 0) & np.isin(user_n * width + item_n, (user_p * width + truth_p)[known_p])
 
 
-def sum_groups(plan: MetricPlan, facts: Facts, batches: Batches) -> Batches:
-    """Sum users' counts by group of items: `TOTALS` by part."""
+def compute_list_values(plan: MetricPlan, catalogue: ListedCatalogue, batches: Batches) -> Batches:
+    """Compute list metrics: `USER_VALUES` from `LISTS_WITH_COUNTS`."""
+    for batch in batches:
+        for metric, values_uc in measure_lists(plan, catalogue, batch).items():
+            yield accuracy.make_user_batch(batch, metric, values_uc, batch.column("n_relevant"), plan)
+
+
+def sum_list_values(plan: MetricPlan, catalogue: ListedCatalogue, batches: Batches) -> Batches:
+    """Sum list metrics by part: `TOTALS` from `LISTS_WITH_COUNTS`."""
 
     def totals(users: pa.RecordBatch) -> accuracy.MetricTotals:
-        lists = ListedCounts(*flatten_lists(users.column("counts")), facts.n_users, facts.head)
-        hit_n = flatten_lists(users.column("hits"))[1].astype(bool)
-        counts = count_groups(lists, hit_n, flatten_lists(users.column("truth_counts")), plan.ks)
-        values = {"groups": counts.reshape(len(counts), -1) * RATIO_SHIFT}
+        values = measure_lists(plan, catalogue, users)
+        return accuracy.sum_users(values, read_owners(users), plan.bootstrap, plan.definition.weigh)
+
+    yield from accuracy.sum_by_part(batches, totals)
+
+
+def measure_lists(plan: MetricPlan, catalogue: ListedCatalogue, batch: pa.RecordBatch) -> dict[str, Floats]:
+    """Compute all user metrics of some lists, (u, c) each."""
+    plain = [name for name in plan.list_metrics if name not in USER_METRICS]
+    values = beyond_accuracy.list_values(batch, plain, catalogue.facts, plan.ks)
+    more = [name for name in plan.list_metrics if name in USER_METRICS]
+    lists = read_lists(catalogue, batch) if more else None
+    for name in more:
+        values[name] = USER_METRICS[name].measure(
+            cast(UserLists, lists), cast(Grouping, catalogue.groups), plan.ks
+        )
+    return {name: values[name] for name in plan.list_metrics}
+
+
+def sum_groups(
+    names: Sequence[str], groups: Grouping, plan: MetricPlan, catalogue: ListedCatalogue, batches: Batches
+) -> Batches:
+    """Sum users' counts by group of items: `TOTALS` by part."""
+    kinds = list_kinds(names)
+
+    def totals(users: pa.RecordBatch) -> accuracy.MetricTotals:
+        lists = read_lists(catalogue, users)
+        counts = count_groups(lists, groups, kinds, plan.ks)
+        values = {kind: count.reshape(users.num_rows, -1) for kind, count in counts.items()}
         return accuracy.sum_users(values, read_owners(users), plan.bootstrap)
 
     yield from accuracy.sum_by_part(batches, totals)
 
 
-def finish_groups(plan: MetricPlan, table: pa.Table) -> pa.Table:
-    """Compute metrics of groups, with intervals by users: `METRIC_ROWS`.
-
-    A replicate's value comes from its users' counts.
-    """
-    shape = (len(plan.ks), KINDS, 2)
-    totals = accuracy.add_up(table, int(np.prod(shape)), plan.bootstrap.replicates)
-    means, _, users = mean_and_error(totals.moments_c5)
-    drawn = replicate_means(totals.boot_bc, totals.weights_bc)
-    value = _measure_groups(plan.group_metrics, means.reshape(shape))
-    drawn_bc = _measure_groups(plan.group_metrics, drawn.reshape(-1, *shape))
-    n = np.repeat(users[:1], value.shape[0])
-    ends = percentile_interval(drawn_bc, plan.bootstrap.level)
-    low, high = hide_points(*_fold_interval(*ends), n, plan.bootstrap.level)
-    stderr = np.full(len(n), np.nan)
-    if len(drawn_bc) > 1:
-        stderr = np.std(drawn_bc, axis=0, ddof=1)
-    numbers = (np.abs(value), stderr, low, high)
-    return accuracy.metric_table(table, plan.table(plan.group_metrics), numbers, n)
-
-
-def _fold_interval(low: Floats, high: Floats) -> tuple[Floats, Floats]:
-    """Return the interval of a size, from that of a signed number."""
-    ends = np.sort(np.abs([low, high]), axis=0)
-    return np.where((low <= 0) & (high >= 0), 0.0, ends[0]), ends[1]
-
-
-def _measure_groups(names: Sequence[str], means: Floats) -> Floats:
-    """Compute metrics at each cut-off, (..., metrics x c)."""
-    counts = GroupCounts(*(means[..., kind, :] for kind in range(KINDS)))
-    return np.concatenate([GROUP_METRICS[name](counts) for name in names], axis=-1)
+def read_lists(catalogue: ListedCatalogue, batch: pa.RecordBatch) -> UserLists:
+    """Read lists, and their users' other items, from `LISTS_WITH_TRUTH`."""
+    facts = catalogue.facts
+    (offsets, item_n), (bounds, truth_p) = (
+        flatten_lists(batch.column(name)) for name in ("item_index", "truth_items")
+    )
+    count_n, hit_n, count_p = (
+        flatten_lists(batch.column(name))[1] for name in ("counts", "hits", "truth_counts")
+    )
+    others = {}
+    for name in PROFILES.names:
+        column = batch.column(name)
+        if column.null_count < len(column):
+            starts, items = flatten_lists(column)
+            others[name] = CountedItems(starts, items, catalogue.known.popularity()["n_train"][items])
+    listed, truth = CountedItems(offsets, item_n, count_n), CountedItems(bounds, truth_p, count_p)
+    own, closed, offered = (others.get(name) for name in PROFILES.names)
+    return UserLists(
+        listed, hit_n.astype(bool), truth, own, closed, offered, users=facts.n_users, head=facts.head,
+        n_items=max(catalogue.n_items, 1), open_popularity=catalogue.known.popularity,
+    )  # fmt: skip
 
 
 def _find_listed(known: ItemLookup, ids: pa.Array) -> tuple[Ints, Ints]:

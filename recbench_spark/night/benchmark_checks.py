@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from recbench_spark.config import Benchmark, ModelConfig, RetrievedModel
+from recbench_spark.config import Benchmark, Evaluation, ModelConfig, RetrievedModel
 from recbench_spark.core.definitions import SAMPLED, Definition
 from recbench_spark.errors import ConfigError, nearest
-from recbench_spark.metrics.beyond_accuracy import DIVERSITY
+from recbench_spark.metrics.beyond_accuracy import BY_LABELS, DIVERSITY
 from recbench_spark.models.adapters.model_adapter import make_adapter
 from recbench_spark.models.rating.interface import RatingModelConfig
 from recbench_spark.models.settings import ListsModel, ScoresModel
@@ -54,8 +54,7 @@ def check_benchmark(benchmark: Benchmark) -> None:
             "evaluation.candidates_path is missing, and definition.candidates is 'given'",
             "give a table of user_id, item_id",
         )
-    if DIVERSITY in evaluation.metrics and not evaluation.features:
-        raise ConfigError("metric diversity needs evaluation.features", "give a table of item_id, vector")
+    _check_item_tables(evaluation)
     if evaluation.exposure and evaluation.exposure.propensities.method == "true" and reader != "world":
         raise ConfigError("only the generated world knows its true propensities", "use another method")
     _check_parts(benchmark)
@@ -79,6 +78,16 @@ def check_benchmark(benchmark: Benchmark) -> None:
         make_curve_plan(evaluation, definition)
         for model in benchmark.curve_models:
             make_adapter(model).check_prefixes()
+
+
+def _check_item_tables(evaluation: Evaluation) -> None:
+    """Check that metrics of lists have their tables of items. Raises ConfigError."""
+    if DIVERSITY in evaluation.metrics and not evaluation.features:
+        raise ConfigError("metric diversity needs evaluation.features", "give a table of item_id, vector")
+    labelled = [name for name in evaluation.metrics if name in BY_LABELS]
+    if labelled and not evaluation.item_groups:
+        hint = "give a table of item_id and labels: {path: TABLE, column: genre}"
+        raise ConfigError(f"metric {labelled[0]} needs evaluation.item_groups", hint)
 
 
 def check_questions(benchmark: Benchmark, definition: Definition) -> None:

@@ -37,6 +37,8 @@ def make_metric_plan(evaluation: Evaluation, definition: Definition) -> MetricPl
         ConfigError: the plan is impossible.
     """
     features = Path(evaluation.features).stem if evaluation.features else None
+    table = evaluation.item_groups
+    names = (Path(table.path).stem, table.column, table.weight) if table else ()
     return MetricPlan.checked(
         evaluation.metrics,
         evaluation.cutoffs,
@@ -44,6 +46,7 @@ def make_metric_plan(evaluation: Evaluation, definition: Definition) -> MetricPl
         evaluation.bootstrap,
         features,
         uncut=evaluation.uncut,
+        item_groups=".".join(filter(None, names)) or None,
     )
 
 

@@ -29,7 +29,8 @@ from recbench_spark.core.definitions import VERSION, Definition
 from recbench_spark.core.inputs import require_unchanged
 from recbench_spark.errors import DataError, StoreError
 from recbench_spark.metrics.accuracy import MetricPlan
-from recbench_spark.metrics.beyond_accuracy import BY_POPULARITY, DIVERSITY, LIST_METRICS, Facts
+from recbench_spark.metrics.beyond_accuracy import BY_LABELS, BY_POPULARITY, DIVERSITY, LIST_METRICS, Facts
+from recbench_spark.metrics.item_labels import open_item_groups
 from recbench_spark.metrics.kernels.accuracy import METRICS
 from recbench_spark.metrics.kernels.item_groups import BY_HEAD, HEAD_SHARE
 from recbench_spark.metrics.listed import ListedCatalogue
@@ -73,7 +74,7 @@ from recbench_spark.runtime.journal import Journal
 from recbench_spark.sources.opened_logs import choose_identity
 from recbench_spark.splits.labels import UNORDERED
 from recbench_spark.splits.manifests import check_suspects
-from recbench_spark.splits.popularity import count_items, find_head
+from recbench_spark.splits.popularity import count_items, measure_head
 from recbench_spark.splits.windows import list_age_facts
 from recbench_spark.storage.arrow_store import require_session
 from recbench_spark.storage.blocks import ChangedRows, Side, count_table_rows, deal_sides
@@ -108,16 +109,23 @@ class BenchmarkNight:
     def catalogue(self) -> ListedCatalogue:
         """Items, training user count and item features, for list metrics."""
         path, metrics = self.benchmark.evaluation.features, set(self.benchmark.evaluation.metrics)
-        features, n_users, head = None, 1, 1
+        features, n_users, head = None, 1, (1, 0)
         if path and DIVERSITY in metrics:
             features = open_features(self.data, path)
         if metrics & {*BY_HEAD}:
             items = self.store.open_rows(schemas.ITEMS, "split_id", [self.split_id])
-            head = find_head(sum(items.each(["n_train"], count_items), Counter()), HEAD_SHARE)
+            head = measure_head(sum(items.each(["n_train"], count_items), Counter()), HEAD_SHARE)
         if metrics & {*BY_POPULARITY}:
             blocks = self.store.open_rows(schemas.USER_BLOCKS, "split_id", [self.split_id], BLOCK_USERS)
             n_users = sum(blocks.each(["train_items"], count_trained_users))
-        return ListedCatalogue(self.data.known_items, self.n_items, Facts(n_users, features, head))
+        groups, table = None, self.benchmark.evaluation.item_groups
+        if table and metrics & {*BY_LABELS}:
+            columns = table.column, table.weight
+            groups = open_item_groups(self.store.engine, self.store.scratch, table.path, columns).join(
+                self.data.known_items, self.n_items
+            )
+        facts = Facts(n_users, features, *head)
+        return ListedCatalogue(self.data.known_items, self.n_items, facts, groups)
 
     def open_frame(self, users: ChangedRows) -> DataFrame:
         """Open users as a frame, for models only Spark reads.

@@ -89,6 +89,8 @@ def evaluation_paths(benchmark: Benchmark) -> dict[str, str]:
     """Return an evaluation's paths beside log and models, by kind."""
     evaluation = benchmark.evaluation
     paths = {"candidates": evaluation.candidates_path, "features": evaluation.features}
+    if evaluation.item_groups:
+        paths["item groups"] = evaluation.item_groups.path
     if evaluation.exposure:
         chances = evaluation.exposure.propensities
         paths |= {"propensities": chances.path, "rewards": evaluation.exposure.rewards}

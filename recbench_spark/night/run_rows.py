@@ -123,6 +123,8 @@ def make_run_rows(
     lists = make_adapter(model).lists
     checks += checks_from_counts(results.get("counts"), evaluation.parts, lists=lists)
     checks += check_moments(night.moment_counts, night.moments, night.definition)
+    if wanted.catalogue and wanted.catalogue.groups:
+        checks += wanted.catalogue.groups.check()
     checks += check_uncorrected_metrics(wanted.plan, evaluation.draw.estimators)
     checks += [*check_night_gates(night), *check_model_gates(night, model)]
     ceilings = list_results(wanted.measures, results, CEILINGS)

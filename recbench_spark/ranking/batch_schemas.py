@@ -69,6 +69,11 @@ RANKED_USERS = pa.schema(
 """One row per user, part and query: positions of the truth items. The table `rankings` without its run
 columns. A user's rows follow one another; query_id is NULL where a user has one."""
 
+PROFILES = pa.schema({"profile": _INTS, "closed": _INTS, "offered": _INTS})
+"""Columns of `RANKED_USERS` for metrics that know a user's training items, by item_index; they are not
+stored. `profile`: training items that make a user's history. `closed`: items that were no candidates.
+`offered`: candidates of a user who has own ones, else NULL."""
+
 USER_VALUES = pa.schema(
     {
         "user_id": pa.string(),
@@ -121,9 +126,15 @@ LISTS_WITH_COUNTS = pa.schema(
 index in the catalogue (-1: not there)."""
 
 LISTS_WITH_TRUTH = pa.schema(
-    [*LISTS_WITH_COUNTS, pa.field("hits", pa.list_(pa.bool_())), pa.field("truth_counts", _LONGS)]
+    [
+        *LISTS_WITH_COUNTS,
+        pa.field("hits", pa.list_(pa.bool_())),
+        pa.field("truth_items", _LONGS),
+        pa.field("truth_counts", _LONGS),
+        *PROFILES,
+    ]
 )
-"""Lists with marks at relevant items, and the training users of all relevant items."""
+"""Lists with marks at relevant items, and all relevant items with their training users."""
 
 LISTING_COUNTS = pa.schema(
     {

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from recbench_spark.ranking.batch_schemas import RANKED_USERS
+from recbench_spark.ranking.batch_schemas import PROFILES, RANKED_USERS
 from recbench_spark.ranking.kernels.positives import ItemLists
 from recbench_spark.ranking.kernels.rankings import Rankings
 from recbench_spark.storage.shared_arrays import flatten_lists
@@ -70,7 +70,8 @@ def build_ranking_batch(
         "propensity": column_or_null(batch, "propensity", pa.list_(pa.float64())),
         "query_id": column_or_null(batch, "query_id", pa.string()),
     }
-    return pa.RecordBatch.from_pydict({name: named[name] for name in RANKED_USERS.names})
+    profiles = {name: batch.column(name) for name in PROFILES.names if name in batch.schema.names}
+    return pa.RecordBatch.from_pydict({name: named[name] for name in RANKED_USERS.names} | profiles)
 
 
 def column_or_null(batch: pa.RecordBatch, name: str, kind: pa.DataType) -> pa.Array:

@@ -94,6 +94,14 @@ class KnownItems:
         """Return each item's training rows, by item_index, (i,)."""
         return self._order("n_train")
 
+    def popularity(self) -> shared_arrays.Arrays:
+        """Return training rows, and places by popularity, mapped: see `metrics.listed.ItemLookup`."""
+        return SharedRows(f"{self.rows.key}-popularity", self.rows.files).arrays(self._save_popularity)
+
+    def _save_popularity(self, _: ds.Dataset, folder: Path) -> None:
+        for name, values in order_popularity(self.counts()).items():
+            shared_arrays.save_array(folder, name, values)
+
     def _order(self, name: str) -> npt.NDArray[Any]:
         arrays = self.rows.arrays(self.build)
         by_index = np.empty_like(arrays[name])
@@ -116,3 +124,11 @@ class KnownItems:
             return np.full(len(code_n), -1), np.zeros(len(code_n), np.int64)
         index, n_train = np.where(is_known, arrays["item_index"][place], -1), arrays["n_train"][place]
         return index[code_n], np.where(is_known, n_train, 0)[code_n]
+
+
+def order_popularity(n_train_i: Ints) -> dict[str, Ints]:
+    """Return training rows, and places and ranks by popularity, as arrays by name."""
+    place_i = np.empty_like(n_train_i)
+    place_i[np.argsort(-n_train_i, kind="stable")] = np.arange(len(n_train_i))
+    rank_i = np.unique(-n_train_i, return_inverse=True)[1] + 1
+    return {"n_train": n_train_i, "place": place_i, "rank": rank_i}

@@ -66,6 +66,12 @@ def find_bounds(n_train_i: Ints) -> tuple[int, int]:
     return class_bounds(counts.tolist(), items.tolist())
 
 
+def measure_head(histogram: Mapping[int, int], share: Fraction) -> tuple[int, int]:
+    """Return the training count of `find_head`, and how many items are in the head."""
+    head = find_head(histogram, share)
+    return head, sum(items for count, items in histogram.items() if count >= head)
+
+
 def label_popularity(n_train_i: Ints, bounds: tuple[int, int]) -> npt.NDArray[np.str_]:
     """Return popularity classes, (i,), by training count.
 

@@ -42,11 +42,12 @@ from recbench_spark.evaluation.run_measures import map_user_values
 from recbench_spark.metrics.accuracy import MetricPlan, rank_measure
 from recbench_spark.metrics.beyond_accuracy import Facts
 from recbench_spark.metrics.ceilings import ceiling_measure
+from recbench_spark.metrics.item_labels import open_item_groups
 from recbench_spark.metrics.listed import ListedCatalogue, list_measures
 from recbench_spark.metrics.multiverse import multiverse_measure
 from recbench_spark.metrics.pairs import pair_measure
 from recbench_spark.metrics.ranking_counts import count_measure
-from recbench_spark.ranking.batch_schemas import RANKED_USERS, USER_VALUES, to_ddl
+from recbench_spark.ranking.batch_schemas import PROFILES, RANKED_USERS, USER_VALUES, to_ddl
 from recbench_spark.ranking.known_items import KnownItems
 from recbench_spark.storage.blocks import Engine, PieceRows, Rows, reduce_rows
 from recbench_spark.storage.frame_blocks import FrameRows, reduce_frame
@@ -59,6 +60,20 @@ PACKAGE = Path(recbench_spark.__file__).parent
 USERS, ITEMS, DRAWS = 160, 60, 12
 CHANCES = [1.0, 0.5, 0.25, 0.125]
 FOUR = np.ones(4, dtype=int)
+LISTED = (
+    *("novelty", "mean_popularity", "aplt", "popularity_reo", "coverage", "gini", "entropy"),
+    *(
+        "popularity_rsp",
+        "popularity_lift",
+        "reo",
+        "rsp",
+        "group_recall",
+        "exposure_share",
+        "bias_disparity",
+    ),
+    *("calibration", "calibration_js", "category_diversity", "subtopic_recall"),
+    *("serendipity", "serendipity_primitive"),
+)
 NAMES = ("ndcg", "recall", "map", "hit", "auc", "mrr")
 PIECES = (1, 3, 17)
 SOME = (1, 3, pytest.param(17, marks=pytest.mark.full))  # small batches take seven times as long
@@ -88,7 +103,9 @@ def catalogue(folder: Path) -> ListedCatalogue:
     }
     pq.write_table(pa.table(columns), folder / "law.parquet")
     known = KnownItems(SharedRows(f"law-{folder.name}", (str(folder / "law.parquet"),)), 40)
-    return ListedCatalogue(known, 40, Facts(30, None, 9))
+    genres = {"item_id": columns["item_id"], "genre": [f"g{n % 5}" for n in range(40)]}
+    labels = open_item_groups(LocalEngine(str(folder)), str(folder), pa.table(genres), ("genre", None))
+    return ListedCatalogue(known, 40, Facts(30, None, 9), labels.join(known, 40))
 
 
 PARADOX_PLAN = ParadoxPlan(
@@ -101,7 +118,7 @@ MAKERS: dict[str, Callable[[Path], dict[str, Measure]]] = {
     "ceilings.ceiling_measure": lambda _: {"ceilings": ceiling_measure(plan(*NAMES, gain="linear"))},
     "ranking_counts.count_measure": lambda _: {"counts": count_measure(3.0)},
     "listed.list_measures": lambda folder: list_measures(
-        plan("novelty", "mean_popularity", "aplt", "popularity_reo", "coverage", "gini", "entropy"),
+        plan(*LISTED),
         catalogue(folder),
     ),
     "sampled.correction_measures": lambda _: correction_measures(
@@ -212,7 +229,7 @@ def make_rows() -> pa.Table:
     """Rankings with ties, users without lists or draws, slices, and rewards, over two parts."""
     draw = random.Random(7)
     reward_fields = [pa.field(f"{side}_rewards", pa.list_(pa.float64())) for side in ("truth", "listed")]
-    schema = pa.schema([*RANKED_USERS, *reward_fields, pa.field("run_id", pa.string())])
+    schema = pa.schema([*RANKED_USERS, *PROFILES, *reward_fields, pa.field("run_id", pa.string())])
     return pa.Table.from_pylist([make_user(draw, n) for n in range(USERS)], schema=schema)
 
 
@@ -242,6 +259,8 @@ def make_user(draw: random.Random, n: int) -> dict[str, Any]:
         "propensity": [draw.choice(CHANCES) for _ in items],
         "truth_rewards": [draw.random() for _ in items],
         "listed_rewards": [draw.random() for _ in range(5)],
+        "profile": draw.sample(range(40), n % 6),
+        "closed": draw.sample(range(40), n % 5),
     }
 
 

@@ -82,7 +82,8 @@ results = [
     {"set": {**both, "tie_seed": 7}, "values": values(names, 7)},
 ]
 if "popularity" in given:
-    bias = {"aplt": "APLT", "aclt": "ACLT", "popularity_reo": "PopREO", "entropy": "ShannonEntropy"}
-    counts = {"mean_popularity": "ARP", "coverage": "ItemCoverage", "gini": "Gini"}
+    bias = {"aplt": "APLT", "aclt": "ACLT", "popularity_reo": "PopREO", "popularity_rsp": "PopRSP"}
+    counts = {"entropy": "ShannonEntropy", "mean_popularity": "ARP"}
+    counts |= {"coverage": "ItemCoverage", "gini": "Gini"}
     results = [{"set": {}, "values": values({**bias, **counts}, 42)}]
 print(json.dumps({"version": version("warprec"), "results": results}))

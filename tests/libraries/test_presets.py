@@ -31,6 +31,7 @@ from recbench_spark.metrics.kernels.beyond_accuracy import (
     novelty,
 )
 from recbench_spark.metrics.kernels.item_groups import BY_HEAD
+from recbench_spark.metrics.kernels.user_lists import CountedItems, HeadAndTail, UserLists
 from recbench_spark.splits.popularity import find_head
 from tests.libraries.inputs import KS, Input, our_values, pool_precision, random_input, weighted_auc
 
@@ -242,9 +243,21 @@ def measure_families(given: Input, *, of_warprec: bool) -> dict[str, float]:
         "novelty": novelty(replace(lists, users=int(popularity.max())), KS)[counted].mean(axis=0),
     }
     hits = np.array([i in row for items, row in zip(shown, truth, strict=True) for i in items])
-    groups = item_groups.count_groups(lists, hits, (held_out, popularity[relevant]), KS).mean(axis=0)
-    counts = item_groups.GroupCounts(*np.moveaxis(groups, 1, 0))
-    means["popularity_reo"] = np.abs(item_groups.popularity_reo(counts))
+    masked = [given["train"][u] for u in users]
+    starts, closed = np.cumsum([0, *map(len, masked)]), np.array([i for row in masked for i in row], int)
+    own = UserLists(
+        CountedItems(bounds, listed, popularity[listed]), hits,
+        CountedItems(held_out, relevant, popularity[relevant]), None,
+        CountedItems(starts, closed, popularity[closed]), None, users=1, head=head,
+        n_items=given["items"],
+    )  # fmt: skip
+    in_head = int((popularity >= head).sum())
+    sides = HeadAndTail(head, (given["items"] - in_head, in_head))
+    kinds = ("relevant", "hits", "listed", "offered")
+    groups = item_groups.count_groups(own, sides, kinds, KS)
+    counts = item_groups.GroupCounts(**{kind: one.mean(axis=0) for kind, one in groups.items()})
+    for name in ("popularity_reo", "popularity_rsp"):
+        means[name] = np.abs(item_groups.GROUP_METRICS[name].measure(counts))
     first = [Counter(i for row in shown for i in row[:k]) for k in KS]
     for name, measure, factor in (
         ("entropy", entropy, 1.0),

@@ -4,10 +4,15 @@
 from recbench_spark.metrics.kernels import (
     accuracy,
     beyond_accuracy,
+    calibration,
     item_groups,
     learning_curves,
     predictions,
     roc,
+    serendipity,
 )
 
-__all__ = ["accuracy", "beyond_accuracy", "item_groups", "learning_curves", "predictions", "roc"]
+__all__ = [
+    "accuracy", "beyond_accuracy", "calibration", "item_groups", "learning_curves", "predictions", "roc",
+    "serendipity",
+]  # fmt: skip

@@ -29,10 +29,11 @@ def test_every_metric_is_registered() -> None:
 def test_directions_as_the_literature_has_them() -> None:
     errors = {"mse", "rmse", "mae", "nmse", "logloss", "calibration_error", "fnr", "fpr"}
     assert set(about.best_when("small")) == errors | {
-        "percentile_rank", "gini", "mean_popularity", "popularity_reo",
+        "percentile_rank", "gini", "mean_popularity", "popularity_reo", "popularity_rsp",
+        "reo", "rsp", "calibration", "calibration_js",
     }  # fmt: skip
-    assert about.best_when("near 0") == ("pe",)
-    assert about.best_when("none") == ("mean_prediction", "mean_outcome")
+    assert {*about.best_when("near 0")} == {"pe", "popularity_lift", "bias_disparity"}
+    assert about.best_when("none") == ("exposure_share", "mean_prediction", "mean_outcome")
     everything = [name for best in ("large", "small", "near 0", "none") for name in about.best_when(best)]
     assert sorted(everything) == sorted(ABOUT)
 
@@ -41,8 +42,11 @@ def test_reports_show_what_ranks_before_what_predicts_and_no_two_in_one_place() 
     placed = [name for name in ABOUT if math.isfinite(about.place_in_reports(name))]
     assert sorted(placed, key=about.place_in_reports) == [
         *("ndcg", "mandcg", "recall", "precision", "map", "mrr", "hit", "auc", "coverage", "f1"),
-        *("r_precision", "rbp", "percentile_rank", "novelty", "diversity", "mean_popularity"),
-        *("aplt", "aclt", "popularity_reo", "gini", "entropy"),
+        *("r_precision", "rbp", "percentile_rank", "novelty", "diversity"),
+        *("category_diversity", "subtopic_recall", "calibration", "calibration_js"),
+        *("serendipity", "serendipity_primitive", "mean_popularity"),
+        *("aplt", "aclt", "popularity_reo", "popularity_rsp", "popularity_lift", "gini", "reo", "rsp"),
+        *("group_recall", "exposure_share", "entropy", "bias_disparity"),
         *("rmse", "mae", "mse", "nmse", "logloss", "rig", "pe", "gauc", "pauc", "calibration_error"),
     ]
     assert len({ABOUT[name].place for name in placed}) == len(placed)
@@ -102,11 +106,13 @@ def test_bundles_that_cannot_be(entry: object, error: str, hint: str) -> None:
 def test_bounds_that_are_not_zero_to_one() -> None:
     result = {name: known.bounds for name, known in ABOUT.items() if known.bounds != about.SHARE}
     not_negative = ("mse", "rmse", "mae", "nmse", "logloss", "novelty", "hit", "aclt", "entropy")
+    not_negative += ("reo", "rsp", "category_diversity")
     assert result == {
         **dict.fromkeys(not_negative, (0.0, math.inf)),
         **dict.fromkeys(("mean_prediction", "mean_outcome"), ANY),
         "diversity": (0.0, 2.0),
-        "pe": (-1.0, math.inf),
+        **dict.fromkeys(("pe", "popularity_lift", "bias_disparity"), (-1.0, math.inf)),
+        "calibration": (0.0, -math.log(0.01)),
         "rig": (-math.inf, 1.0),
     }
 

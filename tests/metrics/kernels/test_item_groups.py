@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from recbench_spark.core.resampling import RATIO_SHIFT
 from recbench_spark.metrics.kernels import item_groups as kernel
 from recbench_spark.metrics.kernels.beyond_accuracy import ListedCounts
+from recbench_spark.metrics.kernels.user_lists import CountedItems, HeadAndTail, UserLists
 from recbench_spark.splits.popularity import find_head
 
 COUNTS = [9, 5, 5, 2, 1, 0]
@@ -72,14 +74,28 @@ def test_loops_count_the_same(world: list[tuple[list[int], set[int]]], head: int
     hits = np.array([i in truth for items, truth in world for i in items], dtype=bool)
     bounds = np.cumsum([0, *(len(truth) for _, truth in world)])
     truth_counts = np.array([COUNTS[i] for _, truth in world for i in truth], dtype=np.int64)
-    result = kernel.count_groups(lists, hits, (bounds, truth_counts), KS)
-    expected: Any = np.zeros((len(world), len(KS), kernel.KINDS, 2))
+    listed = CountedItems(lists.offsets, np.zeros_like(lists.count_n), lists.count_n)
+    given_lists = UserLists(
+        listed,
+        hits,
+        CountedItems(bounds, np.zeros_like(truth_counts), truth_counts),
+        None,
+        None,
+        None,
+        10,
+        head,
+    )
+    kinds = ("relevant", "listed", "hits")
+    result = kernel.count_groups(given_lists, HeadAndTail(head), kinds, KS)
+    expected: Any = {kind: np.zeros((len(world), len(KS), 2)) for kind in kinds}
     for u, (items, truth) in enumerate(world):
         for c, k in enumerate(KS):
             for i in truth:
-                expected[u, c, 0, int(COUNTS[i] >= head)] += 1
+                expected["relevant"][u, c, int(COUNTS[i] >= head)] += 1
             for i in items[:k]:
                 if i >= 0:
-                    expected[u, c, 1, int(COUNTS[i] >= head)] += 1
-                    expected[u, c, 2, int(COUNTS[i] >= head)] += i in truth
-    np.testing.assert_array_equal(result, expected)
+                    expected["listed"][u, c, int(COUNTS[i] >= head)] += 1
+                    expected["hits"][u, c, int(COUNTS[i] >= head)] += i in truth
+    for kind, counts in expected.items():
+        whole = np.broadcast_to(result[kind], counts.shape)
+        np.testing.assert_array_equal(whole / RATIO_SHIFT, counts)

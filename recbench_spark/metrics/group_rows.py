@@ -1,0 +1,106 @@
+"""Numbers of groups of items: rows of the table `metrics` from sums over users."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from recbench_spark.core.arrays import Floats
+from recbench_spark.core.resampling import hide_points, mean_and_error, percentile_interval, replicate_means
+from recbench_spark.metrics import accuracy
+from recbench_spark.metrics.accuracy import MetricPlan
+from recbench_spark.metrics.kernels.item_groups import GROUP_METRICS, KINDS, GroupCounts
+
+Labels = tuple[str, tuple[str, ...]] | tuple[()]
+"""A column's name and its groups; empty: long tail and short head."""
+
+
+def list_kinds(names: Sequence[str]) -> tuple[str, ...]:
+    """List the counts that some metrics read, each once, in the order of KINDS."""
+    wanted = {kind for name in names for kind in GROUP_METRICS[name].kinds}
+    return tuple(kind for kind in KINDS if kind in wanted)
+
+
+def finish_groups(plan: MetricPlan, names: Sequence[str], table: pa.Table, labels: Labels = ()) -> pa.Table:
+    """Compute metrics of groups, with intervals by users: `METRIC_ROWS`.
+
+    A replicate's value comes from its users' counts.
+
+    Args:
+        plan: cut-offs, definition and bootstrap.
+        names: the metrics.
+        table: rows of `TOTALS`.
+        labels: the groups, and the name of their column; empty: long tail and short head.
+    """
+    column, groups = labels or ("", ("tail", "head"))
+    kinds, cuts = list_kinds(names), len(plan.ks)
+    shapes = {
+        kind: (cuts if by_cut else 1, len(groups) if by_group else 1)
+        for kind, (by_cut, by_group) in KINDS.items()
+        if kind in kinds
+    }
+    totals = accuracy.add_up(table, sum(map(math.prod, shapes.values())), plan.bootstrap.replicates)
+    means, _, users = mean_and_error(totals.moments_c5)
+    drawn = replicate_means(totals.boot_bc, totals.weights_bc)
+    parts = [_split_counts(part, shapes) for part in (means, drawn, users)]
+    rows = []
+    for name in names:
+        metric, value = (
+            GROUP_METRICS[name],
+            _finish_metric(plan, name, *(GroupCounts(**one) for one in parts[:2])),
+        )
+        n = np.broadcast_to(parts[2][metric.kinds[0]][..., 0], cuts)
+        for g, group in enumerate(groups if metric.each else [None]):
+            numbers = [one[:, g] if metric.each else one for one in value]
+            numbers[2:] = hide_points(numbers[2], numbers[3], n, plan.bootstrap.level)
+            one = accuracy.metric_table(table, plan.table([name]), numbers, n)
+            rows.append(_name_slice(one, column, group) if metric.each else one)
+    return pa.concat_tables(rows)
+
+
+def _name_slice(rows: pa.Table, key: str, value: str | None) -> pa.Table:
+    """Return rows of one group: its column is the slice key."""
+    for name, text in (("slice_key", key), ("slice_value", value)):
+        at = rows.column_names.index(name)
+        rows = rows.set_column(at, name, pa.repeat(pa.scalar(text, pa.string()), len(rows)))
+    return rows
+
+
+def _split_counts(
+    values: npt.NDArray[Any], shapes: dict[str, tuple[int, int]]
+) -> dict[str, npt.NDArray[Any]]:
+    """Split columns by kind, (..., c or 1, g or 1) each."""
+    ends = np.cumsum([math.prod(shape) for shape in shapes.values()])
+    parts = np.split(values, ends[:-1], axis=-1)
+    return {
+        kind: part.reshape(*values.shape[:-1], *shape)
+        for (kind, shape), part in zip(shapes.items(), parts, strict=True)
+    }
+
+
+def _finish_metric(
+    plan: MetricPlan, name: str, counts: GroupCounts, drawn: GroupCounts
+) -> tuple[Floats, Floats, Floats, Floats]:
+    """Return a metric's value, standard error and interval, (c,) or (c, g) each."""
+    metric = GROUP_METRICS[name]
+    value, drawn_bc = metric.measure(counts), metric.measure(drawn)
+    ends = percentile_interval(drawn_bc.reshape(len(drawn_bc), value.size), plan.bootstrap.level)
+    low, high = (end.reshape(value.shape) for end in ends)
+    stderr = np.full(value.shape, np.nan)
+    if len(drawn_bc) > 1:
+        stderr = np.std(drawn_bc, axis=0, ddof=1)
+    if metric.signed:
+        low, high = _fold_interval(low, high)
+        value = np.abs(value)
+    return value, stderr, low, high
+
+
+def _fold_interval(low: Floats, high: Floats) -> tuple[Floats, Floats]:
+    """Return the interval of a size, from that of a signed number."""
+    ends = np.sort(np.abs([low, high]), axis=0)
+    return np.where((low <= 0) & (high >= 0), 0.0, ends[0]), ends[1]

@@ -1,0 +1,208 @@
+"""Families of metrics that know histories and groups, against slow oracles, in any number of pieces."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from recbench_spark.config import Bootstrap
+from recbench_spark.core.definitions import Definition
+from recbench_spark.engine.local import LocalEngine
+from recbench_spark.engine.measures import list_results, reduce_pieces
+from recbench_spark.evaluation.evaluate import evaluate
+from recbench_spark.evaluation.run_measures import make_measures
+from recbench_spark.metrics.accuracy import MetricPlan
+from recbench_spark.metrics.beyond_accuracy import BY_LABELS, Facts
+from recbench_spark.metrics.item_labels import LabelTable, open_item_groups
+from recbench_spark.metrics.listed import ListedCatalogue
+from recbench_spark.ranking.batch_schemas import PROFILES, RANKED_USERS
+from recbench_spark.ranking.known_items import order_popularity
+from recbench_spark.schemas import METRICS
+from recbench_spark.splits.popularity import measure_head
+from tests.metrics.families import KS, ORACLES, World, draw_world
+
+FIRST, STOP = map(int, os.environ.get("RECBENCH_FAMILY_SEEDS", "0,300").split(","))
+SEEDS = [pytest.param(n, marks=pytest.mark.full if n >= FIRST + 30 else ()) for n in range(FIRST, STOP)]
+PIECES = (1, 3, 17)
+SCHEMA = pa.schema([*RANKED_USERS, *PROFILES])
+
+
+class Catalogue:
+    """The catalogue of a world."""
+
+    def __init__(self, world: World) -> None:
+        self.ids = pa.array(world.items, pa.string())
+        self.counts = np.array([world.counts[item] for item in world.items], np.int64)
+
+    def find(self, ids: pa.Array) -> tuple[Any, Any]:
+        places = pc.index_in(ids, self.ids).fill_null(-1).to_numpy().astype(np.int64)
+        return places, np.where(places < 0, 0, np.append(self.counts, 0)[places])
+
+    def popularity(self) -> dict[str, Any]:
+        return order_popularity(self.counts)
+
+
+def make_rows(world: World) -> pa.Table:
+    number = {item: n for n, item in enumerate(world.items)}
+    rows = []
+    for name, user in world.users.items():
+        n = len(user["truth"])
+        own = {"profile": user["history"], "closed": user["closed"], "offered": user["offered"]}
+        rows.append({
+            "user_id": name, "part": "test", "user_key": random.Random(name).getrandbits(62),
+            "item_ids": [*user["truth"]], "relevance": [*user["truth"].values()], "above": [-1] * n,
+            "tied": [0] * n, "before": [0] * n, "length": 1, "top_items": user["list"], "slices": [],
+            **{side: items and [number[item] for item in items] for side, items in own.items()},
+        })  # fmt: skip
+    return pa.Table.from_pylist(rows, SCHEMA)
+
+
+def open_groups(world: World, folder: Path) -> LabelTable:
+    """Labels by row with weights, or in lists without."""
+    rows = [(item, own) for item, own in world.labels.items() if own]
+    even = all(len({*own.values()}) == 1 for _, own in rows)
+    if even:
+        table = name_columns([(item, [*own]) for item, own in rows], "item_id", "genre")
+        return open_item_groups(LocalEngine(str(folder)), str(folder), table, ("genre", None))
+    flat = [(item, group, 6.0 * weight) for item, own in rows for group, weight in own.items()]
+    table = name_columns(flat, "item_id", "genre", "weight")
+    return open_item_groups(LocalEngine(str(folder)), str(folder), table, ("genre", "weight"))
+
+
+def measure(world: World, pieces: int, folder: Path) -> list[dict[str, Any]]:
+    names = (*ORACLES,)
+    plan = MetricPlan(names, KS, Definition(), Bootstrap(replicates=8))
+    known, head = Catalogue(world), measure_head(np_counter(world), Fraction(8, 10))
+    trained = sum(bool(row) for row in world.trained)
+    groups = None
+    if any(world.labels.get(item) for item in world.items):
+        groups = open_groups(world, folder).join(known, len(world.items))
+    else:
+        plan = replace(plan, metrics=tuple(name for name in names if name not in BY_LABELS))
+    catalogue = ListedCatalogue(known, len(world.items), Facts(trained, None, *head), groups)
+    rows, draw = make_rows(world), np.random.default_rng(pieces)
+    rows = rows.take(pa.array(draw.permutation(len(rows)))) if pieces > 1 else rows
+    cuts = [0, *sorted(draw.integers(0, len(rows) + 1, pieces - 1).tolist()), len(rows)]
+    parts = [rows.slice(a, b - a).to_batches() for a, b in pairwise(cuts)]
+    measures = make_measures(plan, catalogue)
+    results = list_results(measures, reduce_pieces(measures, parts), METRICS)
+    return [row for table in results for row in table.to_pylist()]
+
+
+def np_counter(world: World) -> dict[int, int]:
+    counts = [*world.counts.values()]
+    return {count: counts.count(count) for count in counts}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_worlds_have_the_numbers_of_slow_oracles_in_any_pieces(seed: int, tmp_path: Path) -> None:
+    world = draw_world(seed)
+    whole = measure(world, 1, tmp_path)
+    for pieces in PIECES[1:]:
+        assert sorted(map(repr, measure(world, pieces, tmp_path))) == sorted(map(repr, whole))
+    values = read_values(whole)
+    if not world.listing():
+        assert not values
+        return
+    check_values(world, values)
+
+
+def read_values(rows: list[dict[str, Any]]) -> dict[tuple[str, int], Any]:
+    """Values by metric and cut-off; those of groups as a dict."""
+    values: dict[tuple[str, int], Any] = {}
+    for row in rows:
+        key = row["metric"], row["k"]
+        if row["slice_key"] is None:
+            values[key] = row["value"]
+        else:
+            assert row["slice_key"] == "genre"
+            values.setdefault(key, {})[row["slice_value"]] = row["value"]
+    return values
+
+
+def check_values(world: World, values: dict[tuple[str, int], Any]) -> None:
+    for (name, k), value in values.items():
+        expected = ORACLES[name](world, k)
+        if isinstance(expected, dict):
+            assert {*value} == {*expected}
+            for group, one in expected.items():
+                assert value[group] == (None if one is None else pytest.approx(float(one), abs=1e-9)), name
+        else:
+            assert value == (None if expected is None else pytest.approx(expected, abs=1e-9)), (name, k)
+
+
+def make_tables(world: World) -> dict[str, Any]:
+    """Tables of `evaluate`: trained user n is user n of the truth."""
+    draw = random.Random(1)
+    users, every = [*world.users], [*world.users, *(f"u{n}" for n in range(len(world.trained)))]
+    pairs = [(f"u{n}", item) for n, row in enumerate(world.trained) for item in row]
+    scored = [(user, item, draw.random()) for user in users for item in world.items]
+    vectors = {name: [[draw.gauss(0, 1) for _ in range(2)] for _ in ids]
+               for name, ids in (("user_id", every), ("item_id", world.items))}  # fmt: skip
+    return {
+        "train": name_columns(pairs, "user_id", "item_id"),
+        "truth": name_columns([(user, item) for user in users for item in world.items[:3]], *IDS),
+        "scores": name_columns(scored, *IDS, "score"),
+        "lists": name_columns(scored, *IDS, "score"),
+        "embeddings": tuple(
+            name_columns(list(dict(zip(ids, vectors[name], strict=True)).items()), name, "vector")
+            for name, ids in (("user_id", every), ("item_id", world.items))
+        ),
+        "item_groups": name_columns(
+            [
+                (item, group, float(weight))
+                for item, own in world.labels.items()
+                for group, weight in own.items()
+            ],
+            "item_id",
+            "genre",
+            "weight",
+        ),
+        "candidates": name_columns([row[:2] for row in scored if row[2] < 0.5], *IDS),
+    }
+
+
+IDS = ("user_id", "item_id")
+
+
+def name_columns(rows: list[tuple[Any, ...]], *names: str) -> pa.Table:
+    return pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
+
+
+MODES = [
+    ("lists", "unseen"),
+    ("scores", "unseen"),
+    *(("embeddings", mode) for mode in ("unseen", "all", "given")),
+]
+
+
+@pytest.mark.parametrize(("kind", "mode"), MODES)
+def test_evaluate_knows_histories_and_what_could_be_listed(kind: str, mode: str) -> None:
+    world = draw_world(4)
+    tables = make_tables(world)
+    given = {name: tables[name] for name in ("truth", "train", "item_groups", kind)}
+    given |= {"candidates": tables["candidates"]} if mode == "given" else {}
+    result = evaluate(**given, k=KS, metrics=(*ORACLES,), definition={"candidates": mode}, bootstrap=0)
+    assert result.rankings.column_names == RANKED_USERS.names
+    lists = {row["user_id"]: row["top_items"] or [] for row in result.rankings.to_pylist()}
+    for number, (user, own) in enumerate(world.users.items()):
+        history = world.trained[number] if number < len(world.trained) else []
+        free = [row["item_id"] for row in tables["candidates"].to_pylist() if row["user_id"] == user]
+        own |= {
+            "list": lists.get(user, []), "truth": dict.fromkeys(world.items[:3], 1.0), "history": history,
+            "closed": history if mode == "unseen" else [],
+            "offered": free if mode == "given" else None,
+        }  # fmt: skip
+    values = read_values(result.metrics.to_pylist())
+    assert len(values) == len(ORACLES) * len(KS)
+    check_values(world, values)
