@@ -13,9 +13,12 @@ from rectools.metrics import (
     CatalogCoverage,
     F1Beta,
     HitRate,
+    IntraListDiversity,
     MeanInvUserFreq,
+    PairwiseHammingDistanceCalculator,
     Precision,
     Recall,
+    Serendipity,
 )
 
 given = json.load(sys.stdin)
@@ -33,7 +36,23 @@ def values(names, frames=frames, **options):
     }
 
 
-if "popularity" in given:
+def user_values():
+    """Serendipity and intra-list diversity of each user, by features of items."""
+    before = pd.DataFrame(given["before"], columns=columns)
+    features = pd.DataFrame(given["features"]).rename_axis("item_id")
+    distances = PairwiseHammingDistanceCalculator(features)
+    result = {}
+    for k in given["ks"]:
+        rows = Serendipity(k=k).calc_per_user(*frames, before, range(given["items"]))
+        diverse = IntraListDiversity(k=k, distance_calculator=distances).calc_per_user(frames[0])
+        for name, one in (("serendipity", rows), ("category_diversity", diverse)):
+            result |= {f"{name}@{k}@{user}": float(number) for user, number in one.items()}
+    return result
+
+
+if "features" in given:
+    results = [{"set": {}, "values": user_values()}]
+elif "popularity" in given:
     rows = [(user, item) for item, times in enumerate(given["popularity"]) for user in range(times)]
     known = frames[0], pd.DataFrame(rows, columns=columns)
     share = values({"coverage": CatalogCoverage}, (frames[0], range(given["items"])), normalize=True)

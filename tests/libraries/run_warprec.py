@@ -23,7 +23,9 @@ if "warprec" not in sys.modules:
 import warprec.evaluation.metrics.accuracy
 import warprec.evaluation.metrics.bias
 import warprec.evaluation.metrics.coverage
-import warprec.evaluation.metrics.diversity  # noqa: F401 (registers the metrics)
+import warprec.evaluation.metrics.diversity
+import warprec.evaluation.metrics.fairness  # noqa: F401 (registers the metrics)
+from scipy.sparse import csr_matrix
 from warprec.data.ranking import top_k_breaking_ties
 from warprec.evaluation.metrics.base_metric import BaseMetric
 from warprec.utils.registry import metric_registry
@@ -86,4 +88,31 @@ if "popularity" in given:
     counts = {"entropy": "ShannonEntropy", "mean_popularity": "ARP"}
     counts |= {"coverage": "ItemCoverage", "gini": "Gini"}
     results = [{"set": {}, "values": values({**bias, **counts}, 42)}]
+
+
+def group_values():
+    """Numbers of clusters (from 1) and features of items; all users are one cluster."""
+    pairs = [(int(user), item) for user, items in given["train"].items() for item in items]
+    rows, columns = zip(*pairs, strict=True)
+    size = max(users) + 1
+    facts = {"num_users": size, "num_items": items, "item_interactions": popularity}
+    facts |= {"item_cluster": torch.tensor(given["clusters"]), "user_cluster": torch.ones(size).long()}
+    facts["feature_lookup"] = torch.tensor(given["features"]).float()
+    facts["train_matrix"] = csr_matrix(([1.0] * len(rows), (rows, columns)), shape=(size, items))
+    _, top = top_k_breaking_ties(scores, max(ks), torch.Generator().manual_seed(42), torch.tensor(users))
+    result = {}
+    for k in ks:
+        relevance = torch.gather(binary, 1, top[:, :k])
+        blocks = {f"top_{k}_indices": top[:, :k], f"top_{k}_binary_relevance": relevance}
+        for name in ("REO", "RSP", "BiasDisparityBD", "SRecall"):
+            metric = metric_registry.get(name, k=k, **facts)
+            metric.update(scores, user_indices=torch.tensor(users), **shared, **blocks)
+            for key, one in metric.compute().items():
+                numbers = torch.as_tensor(one).float()
+                result[f"{key}@{k}"] = float(numbers[~torch.isnan(numbers)].mean())
+    return result
+
+
+if "clusters" in given:
+    results = [{"set": {}, "values": group_values()}]
 print(json.dumps({"version": version("warprec"), "results": results}))
