@@ -26,6 +26,7 @@ from recbench_spark.metrics.group_rows import finish_groups
 from recbench_spark.metrics.kernels.item_groups import GroupCounts, popularity_reo
 from recbench_spark.metrics.listed import ListedCatalogue
 from recbench_spark.metrics.questions import Owners
+from recbench_spark.ranking.known_items import order_popularity
 from recbench_spark.schemas import METRICS, RANKINGS, arrow_rows
 from tests.oracles import gini_from_counts
 
@@ -56,6 +57,9 @@ class Counted:
     def find(self, ids: pa.Array) -> tuple[Any, Any]:
         places = pc.index_in(ids, self.ids).fill_null(-1).to_numpy().astype(np.int64)
         return places, self.counts[places]
+
+    def popularity(self) -> Any:
+        return order_popularity(self.counts[:-1])
 
 
 FIVE = ListedCatalogue(Counted(N_TRAIN), 5, Facts(8, None))
@@ -243,6 +247,6 @@ def test_intervals_of_recall_of_groups_hold_the_spread(head: float, tail: float)
         keys = rng.integers(0, 1 << 62, 500)
         sums = accuracy.sum_users({"groups": count(500)}, Owners(keys), metric_plan.bootstrap)
         table = pa.Table.from_batches([accuracy.totals_batch(("test", None, None), sums)])
-        (row,) = finish_groups(metric_plan, table).to_pylist()
+        (row,) = finish_groups(metric_plan, metric_plan.metrics, table).to_pylist()
         held += row["ci_low"] <= abs(spread) + 0.003 and row["ci_high"] >= abs(spread) - 0.003
     assert held >= 0.93 * 400

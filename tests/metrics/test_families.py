@@ -17,14 +17,19 @@ import pytest
 
 from recbench_spark.config import Bootstrap
 from recbench_spark.core.definitions import Definition
+from recbench_spark.core.resampling import RATIO_SHIFT
 from recbench_spark.engine.local import LocalEngine
 from recbench_spark.engine.measures import list_results, reduce_pieces
 from recbench_spark.evaluation.evaluate import evaluate
 from recbench_spark.evaluation.run_measures import make_measures
+from recbench_spark.metrics import accuracy
 from recbench_spark.metrics.accuracy import MetricPlan
 from recbench_spark.metrics.beyond_accuracy import BY_LABELS, Facts
+from recbench_spark.metrics.group_rows import finish_groups
 from recbench_spark.metrics.item_labels import LabelTable, open_item_groups
+from recbench_spark.metrics.kernels.item_groups import GROUP_METRICS, GroupCounts
 from recbench_spark.metrics.listed import ListedCatalogue
+from recbench_spark.metrics.questions import Owners
 from recbench_spark.ranking.batch_schemas import PROFILES, RANKED_USERS
 from recbench_spark.ranking.known_items import order_popularity
 from recbench_spark.schemas import METRICS
@@ -206,3 +211,59 @@ def test_evaluate_knows_histories_and_what_could_be_listed(kind: str, mode: str)
     values = read_values(result.metrics.to_pylist())
     assert len(values) == len(ORACLES) * len(KS)
     check_values(world, values)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "rates", [(0.3,) * 5, (0.3, 0.25, 0.2, 0.25, 0.3), (0.1, 0.2, 0.3, 0.4, 0.5), (0.3, 0.28)]
+)
+def test_intervals_of_spreads_and_shares_hold_them(rates: tuple[float, ...]) -> None:
+    """250 worlds of 300 users, through the sums and rows of a night; also where all groups are alike."""
+    rng, groups = np.random.default_rng(3), len(rates)
+
+    def count(users: int) -> Any:
+        chance = np.exp(rng.normal(0, 0.5, (users, 1)))
+        relevant = rng.poisson(1.0, (users, groups))
+        hits = rng.binomial(relevant, np.minimum(np.array(rates) * chance, 1))
+        exposure = rng.gamma(2.0, 1.0, (users, groups)) * (1 + np.array(rates)) * chance
+        return np.concatenate([relevant, hits, exposure], axis=1) * RATIO_SHIFT
+
+    plan = MetricPlan(
+        ("reo", "group_recall", "exposure_share"), (3,), Definition(), Bootstrap(replicates=300)
+    )
+    labels = "genre", tuple(f"g{n}" for n in range(groups))
+    relevant, hits, exposure = np.split(count(1_000_000).mean(axis=0)[None], 3, axis=1)
+    truth = GroupCounts(relevant=relevant, hits=hits, exposure=exposure)
+    expected = [GROUP_METRICS[name].measure(truth).ravel() for name in plan.metrics]
+    held: dict[str, list[bool]] = {name: [] for name in plan.metrics}
+    for _ in range(250):
+        sums = accuracy.sum_users(
+            {"counts": count(300)}, Owners(rng.integers(0, 1 << 62, 300)), plan.bootstrap
+        )
+        table = pa.Table.from_batches([accuracy.totals_batch(("test", None, None), sums)])
+        rows = finish_groups(plan, plan.metrics, table, labels).to_pylist()
+        for row, true in zip(rows, np.concatenate(expected), strict=True):
+            held[row["metric"]].append(row["ci_low"] - 2e-3 <= true <= row["ci_high"] + 2e-3)
+    shares = {name: float(np.mean(marks)) for name, marks in held.items()}
+    assert min(shares.values()) >= 0.93, shares
+
+
+@pytest.mark.slow
+def test_intervals_of_popularity_lift_hold_it() -> None:
+    """250 worlds of 300 users whose lists follow their own popularity."""
+    rng, held = np.random.default_rng(4), 0
+    plan = MetricPlan(("popularity_lift",), (3,), Definition(), Bootstrap(replicates=300))
+
+    def count(users: int) -> Any:
+        own = rng.beta(1.0, 6.0, (users, 1))
+        return np.concatenate([np.clip(own * rng.gamma(4.0, 0.4, (users, 1)), 0, 1), own], axis=1)
+
+    shown, own = count(2_000_000).mean(axis=0)
+    for _ in range(250):
+        sums = accuracy.sum_users(
+            {"shares": count(300)}, Owners(rng.integers(0, 1 << 62, 300)), plan.bootstrap
+        )
+        table = pa.Table.from_batches([accuracy.totals_batch(("test", None, None), sums)])
+        (row,) = finish_groups(plan, plan.metrics, table).to_pylist()
+        held += row["ci_low"] <= shown / own - 1 <= row["ci_high"]
+    assert held >= 0.93 * 250

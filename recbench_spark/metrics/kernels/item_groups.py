@@ -84,6 +84,7 @@ class GroupMetric:
         signed: its size is the metric, and the sign lets an interval know of 0.
         labels: the groups are those of a table of items; otherwise long tail and short head.
         each: each group has a number of its own.
+        spread: a size without a sign, which noise makes larger; its interval is corrected for that.
     """
 
     measure: GroupFunction
@@ -91,6 +92,7 @@ class GroupMetric:
     signed: bool = False
     labels: bool = False
     each: bool = False
+    spread: bool = False
 
 
 GROUP_METRICS: dict[str, GroupMetric] = {}
@@ -271,6 +273,7 @@ def popularity_lift(counts: GroupCounts) -> Floats:
     "relevant",
     "hits",
     labels=True,
+    spread=True,
 )
 def unequal_recall(counts: GroupCounts) -> Floats:
     """Spread of the recall of groups of items, (...,), from 0 on: all are found equally often.
@@ -299,6 +302,7 @@ def unequal_recall(counts: GroupCounts) -> Floats:
     "listed",
     "offered",
     labels=True,
+    spread=True,
 )
 def unequal_chance(counts: GroupCounts) -> Floats:
     """Spread of the chance to be listed of groups of items, (...,), from 0 on: all chances are equal.
