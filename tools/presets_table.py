@@ -161,7 +161,11 @@ inputs each:
 | here | warprec | rectools |
 | --- | --- | --- |
 | `aplt`, `aclt` | APLT, ACLT | |
-| `popularity_reo` | PopREO (the absolute value) | |
+| `popularity_reo`, `popularity_rsp` | PopREO (the absolute value), PopRSP | |
+| `reo`, `rsp`, `subtopic_recall` | REO, RSP, SRecall | |
+| `bias_disparity` | BiasDisparityBD (0 without a history) | |
+| `serendipity` | | Serendipity |
+| `category_diversity` | | IntraListDiversity by Hamming distance (0 for one entry) |
 | `entropy` | ShannonEntropy | |
 | `gini` times n / (n - 1), of n items | Gini | |
 | `coverage` | ItemCoverage / n | CatalogCoverage, normalised |

@@ -22,6 +22,8 @@ ALIASES: Mapping[str, str] = {
     **dict.fromkeys(("gini_index",), "gini"),
     **dict.fromkeys(("shannonentropy", "shannon_entropy"), "entropy"),
     **dict.fromkeys(("popreo", "pop_reo"), "popularity_reo"),
+    **dict.fromkeys(("poprsp", "pop_rsp"), "popularity_rsp"),
+    **dict.fromkeys(("srecall", "s_recall"), "subtopic_recall"),
     **dict.fromkeys(("arp", "avgrecpopularity"), "mean_popularity"),
     **dict.fromkeys(("meaninvuserfreq", "miuf"), "novelty"),
 }
