@@ -18,7 +18,7 @@ from recbench_spark.evaluation.measured import Measured, measure_rankings
 from recbench_spark.evaluation.request_checks import EvaluationPlan
 from recbench_spark.evaluation.run_measures import map_user_values
 from recbench_spark.metrics.accuracy import RANKING_COLUMNS
-from recbench_spark.metrics.listed import ListedCatalogue
+from recbench_spark.metrics.listed import ListedCatalogue, name_list_columns
 from recbench_spark.metrics.pairs import pair_measure, value_batches
 from recbench_spark.metrics.predictions import BATCH_USERS
 from recbench_spark.metrics.result import Result, ShownTable
@@ -80,7 +80,7 @@ def measure_result(
     """Measure rankings by a plan's metrics."""
     metrics, more = measure_rankings(plan, catalogue, outputs.reduce)
     values = partial(map_user_values, plan.metric_plan, catalogue)
-    columns = (*RANKING_COLUMNS, "top_items", *(PROFILES.names if plan.metric_plan.wants_profiles else []))
+    columns = tuple(dict.fromkeys((*RANKING_COLUMNS, *name_list_columns(plan.metric_plan))))
     return outputs.finish(Measured(metrics, values, columns, [*checks, *more]))
 
 

@@ -82,7 +82,7 @@ def list_measures(plan: MetricPlan, catalogue: ListedCatalogue) -> dict[str, Mea
     if plan.list_metrics:
         sums = partial(map_lists, plan, catalogue, sum_list_values)
         finish = partial(accuracy.finish_metrics, plan.table(plan.list_metrics), plan.bootstrap)
-        measures["lists"] = Measure(sums, accuracy.SLICE, finish, name_columns(plan), METRICS)
+        measures["lists"] = Measure(sums, accuracy.SLICE, finish, name_list_columns(plan), METRICS)
     facts, groups = catalogue.facts, catalogue.groups
     head = HeadAndTail(facts.head, (catalogue.n_items - facts.in_head, facts.in_head))
     for name, names, own in (("groups", plan.group_metrics, head), ("labels", plan.label_metrics, groups)):
@@ -90,7 +90,7 @@ def list_measures(plan: MetricPlan, catalogue: ListedCatalogue) -> dict[str, Mea
             count = partial(map_lists, plan, catalogue, partial(sum_groups, names, own))
             labels = (groups.column, groups.names) if groups is not None and own is groups else ()
             finish = partial(finish_groups, plan, names, labels=labels)
-            measures[name] = Measure(count, accuracy.SLICE, finish, name_columns(plan), METRICS)
+            measures[name] = Measure(count, accuracy.SLICE, finish, name_list_columns(plan), METRICS)
     if plan.shown:
         shown = partial(listing_batches, catalogue.known, plan.ks)
         finish = partial(listing_histogram, len(plan.ks))
@@ -103,7 +103,7 @@ LISTED_COLUMNS = ("user_id", "part", "user_key", "relevance", "top_items", "quer
 """Columns of `RANKED_USERS` read by list metrics."""
 
 
-def name_columns(plan: MetricPlan) -> tuple[str, ...]:
+def name_list_columns(plan: MetricPlan) -> tuple[str, ...]:
     """Name the columns of rankings that list metrics read."""
     known = ("item_ids",) if plan.wants_truth else ()
     return (*LISTED_COLUMNS, *known, *(PROFILES.names if plan.wants_profiles else ()))

@@ -213,6 +213,26 @@ def test_evaluate_knows_histories_and_what_could_be_listed(kind: str, mode: str)
     check_values(world, values)
 
 
+@pytest.mark.parametrize("kind", ["lists", "embeddings"])
+def test_spark_frames_have_the_bits_of_tables(kind: str, spark: Any) -> None:
+    tables = make_tables(draw_world(4))
+    given = {name: tables[name] for name in ("truth", "train", "item_groups", kind)}
+    options: dict[str, Any] = {"k": KS, "metrics": (*ORACLES,), "bootstrap": 8}
+    here = evaluate(**given, **options)
+    frames = {
+        name: tuple(map(spark.createDataFrame, one))
+        if isinstance(one, tuple)
+        else spark.createDataFrame(one)
+        for name, one in given.items()
+    }
+    there = evaluate(**frames, **options)
+    for one, other in ((here.metrics, there.metrics), (here.user_metrics, there.user_metrics)):
+        rows = other.select(*one.column_names).toArrow().to_pylist()
+        assert sorted(map(repr, rows)) == sorted(map(repr, one.to_pylist()))
+    assert there.rankings.columns == here.rankings.column_names
+    there.release()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "rates", [(0.3,) * 5, (0.3, 0.25, 0.2, 0.25, 0.3), (0.1, 0.2, 0.3, 0.4, 0.5), (0.3, 0.28)]

@@ -14,6 +14,7 @@ from recbench_spark.errors import DataError, ProtocolError
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.store import Store
 from tests.night import test_event_logs as event_logs
+from tests.night import test_family_nights as family_nights
 from tests.night import test_least_rows as least_rows
 from tests.night import test_log_queries as log_queries
 from tests.night import test_moments as moments
@@ -56,6 +57,7 @@ FAMILIES: dict[str, Callable[[Path, int, Any], Any]] = {
     ),
     "events": lambda folder, seed, store: read_night(successive_events.World(seed).ask(folder, store)),
     "moments": lambda folder, seed, store: read_night(moments.ask(folder, moments.draw_world(seed), store)),
+    "families": lambda folder, seed, store: read_night(family_nights.ask(folder, seed, store)),
     "where": select_rows,
     "least": leave_out_rare_rows,
 }
