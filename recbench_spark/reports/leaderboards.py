@@ -181,12 +181,13 @@ def _make_agreement(one: Leaderboard, other: Leaderboard) -> facts.Agreement:
 def make_curves(numbers: Iterable[Number], boards: Iterable[Leaderboard]) -> tuple[facts.CurveFacts, ...]:
     """Make each board's metrics by cut-off.
 
-    The board's own metric comes first, then its other columns.
+    The board's own metric comes first, then its other columns; a family has its table alone.
     """
     overall = [n for n in numbers if n.slice_key is None and n.measure.k is not None]
     curves: list[facts.CurveFacts] = []
     for board in boards:
-        made = (_make_curve(overall, board, measure) for measure in (board.measure, *board.others))
+        shown = (board.measure, *(board.others[n] for n in list_columns(board)[""]))
+        made = (_make_curve(overall, board, measure) for measure in shown)
         curves += [curve for curve in made if len(curve.ks) > 1][:CURVES_PER_PART]
     return tuple(curves)
 

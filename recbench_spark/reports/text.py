@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from recbench_spark.core.text_tables import align_cells
 from recbench_spark.reports import phrases
@@ -17,6 +18,7 @@ from recbench_spark.reports.facts import (
     Report,
 )
 from recbench_spark.reports.glossary import name_counted
+from recbench_spark.reports.leaderboards import list_columns
 from recbench_spark.reports.opening import make_opening
 from recbench_spark.reports.scales import Axis, axis_for
 
@@ -82,11 +84,12 @@ def _finding_text(row: CheckRow) -> str:
 
 def _board_text(board: Leaderboard, level: float | None, several_splits: bool) -> list[str]:
     axis = axis_for([row.estimate for row in board.rows], 0, BAR_WIDTH - 1)
-    others = board.others[:MAX_COLUMNS]
+    columns = list_columns(board)[""][:MAX_COLUMNS]
+    others = [board.others[n] for n in columns]
     ends = f"{axis.low:.3g}".ljust(BAR_WIDTH - 6) + f"{axis.high:.3g}".rjust(6)
     labels = (board.measure.label, ends, *(m.label for m in others))
     header = ["", "#", "model", *labels, name_counted(board.measure)]
-    table = [header, *(_row_text(row, axis, len(others)) for row in board.rows)]
+    table = [header, *(_row_text(row, axis, columns) for row in board.rows)]
     lines = align_cells(table, {1, *range(5, len(header))})
     title = f"{board.part}: {board.measure.label}, definition {board.measure.definition}"
     if board.measure.estimator != "holdout":
@@ -108,7 +111,7 @@ def _board_text(board: Leaderboard, level: float | None, several_splits: bool) -
     return [f"{title}, {phrases.level_in_words(level)}", lines[0], rule, *lines[1:], *notes]
 
 
-def _row_text(row: LeaderboardRow, axis: Axis, others: int) -> list[str]:
+def _row_text(row: LeaderboardRow, axis: Axis, columns: Sequence[int]) -> list[str]:
     name = _shorten(row.model)
     return [
         "~" if row.overlaps_next else " ",
@@ -116,7 +119,7 @@ def _row_text(row: LeaderboardRow, axis: Axis, others: int) -> list[str]:
         f"{name} *" if row.note else name,
         phrases.format_estimate(row.estimate),
         interval_bar(row.estimate, axis),
-        *(phrases.format_value(other) for other in row.others[:others]),
+        *(phrases.format_value(row.others[n]) for n in columns),
         f"{row.estimate.n:,}",
     ]
 

@@ -173,6 +173,18 @@ def test_o1_from_csv(call, spark, tmp_path):
     _check_run(tmp_path / "w")
 
 
+def test_a_family_of_metrics_and_a_line_on_what_has_no_table(call, tmp_path):
+    rows = [(user, item, score) for user, scores in O1_LISTS.items() for item, score in scores.items()]
+    lists = csv(tmp_path / "lists.csv", "user_id,item_id,score", rows)
+    truth = csv(tmp_path / "truth.csv", "user_id,item_id", pairs(O1_TRUTH))
+    answer = call("--warehouse", tmp_path / "w", "--model", "o1", "--lists", lists, "--truth", truth,
+                  "--bootstrap", "0", "--metrics", "hit@2,family:coverage,family:popularity")  # fmt: skip
+    assert answer.code == 0, answer.err
+    assert {metric for metric, _ in read_values(tmp_path / "w")} == {"hit", "coverage", "gini", "entropy"}
+    assert "note: metrics of families without their inputs: " in answer.out
+    assert "(novelty (needs train), mean_popularity (needs train), " in answer.out
+
+
 def _check_printed(lines: list[str]) -> None:
     assert any(line.split()[:3] == ["ndcg", "2", "0.333333"] for line in lines)
     assert any(line.split()[:3] == ["map", "3", "0.351852"] for line in lines)

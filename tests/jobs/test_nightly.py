@@ -74,6 +74,18 @@ def test_a_dry_run_needs_no_java_and_writes_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "w").exists()
 
 
+def test_a_dry_run_spells_a_family_out_and_says_what_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metrics = ["ndcg", {"family": "coverage"}, {"family": "diversity"}]
+    config = {**SMALL, "evaluation": {**SMALL["evaluation"], "metrics": metrics}}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(config))
+    assert run(*flags(str(tmp_path / "small.yaml"), tmp_path / "w", "--dry-run")) == 0
+    out = capsys.readouterr().out
+    assert "metrics     ndcg, coverage, gini, entropy at " in out
+    assert re.search(r"^left out    diversity \(needs features\)", out, re.MULTILINE)
+
+
 @pytest.mark.parametrize("flag", ["--help", "--version"])
 def test_help_and_version(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(flag) == 0

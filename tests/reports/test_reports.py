@@ -189,12 +189,15 @@ def test_families_beyond_accuracy_have_a_table_each_and_widen_no_board() -> None
         "popularity": ["novelty", "aplt"],
         "diversity": ["diversity"],
     }
+    assert "recall@10  coverage@10  users" in leaderboard_text(facts)
     page = render_html(facts)
     main = page.partition('id="leaderboard"')[2].partition("</section>")[0]
     beyond = page.partition('id="families"')[2].partition("</section>")[0]
     assert "recall" in main and "novelty" not in main
     assert beyond.count("<table>") == 3 and beyond.count("<td") == 2 * 4 and "0.1000" in beyond
     assert 'id="families"' not in render_html(report(number("a", 0.5), number("a", 0.1, metric="recall")))
+    curves = [number("a", k / 10, metric=name, k=k) for name in ("ndcg", "novelty") for k in (1, 5, 10)]
+    assert [curve.measure.metric for curve in report(*curves).curves] == ["ndcg"]
 
 
 def test_splits_of_earlier_nights_are_passed_over() -> None:
