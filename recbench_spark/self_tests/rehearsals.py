@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import io
 import math
-import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -117,6 +114,7 @@ def rehearse(
     *,
     honest: Honest | None = None,
     twins: Mapping[str, str] = MappingProxyType({}),
+    log_only: bool = False,
 ) -> Rehearsed:
     """Run a night in a scratch warehouse, without its report.
 
@@ -127,6 +125,7 @@ def rehearse(
         honest: the honest night; a faulty one ends where something rings that did not ring then. None: the
             night runs to its end.
         twins: model -> the model whose night before is its own, too.
+        log_only: end before the models.
     """
     alarms: list[Alarm] = []
     night = None
@@ -134,7 +133,7 @@ def rehearse(
         night = open_night(store, benchmark, day)
         check_ranking(night.benchmark)
         for _ in _run_steps(night, alarms, honest, twins):
-            if honest is not None and select_new(alarms, honest.alarms):
+            if log_only or (honest is not None and select_new(alarms, honest.alarms)):
                 break
     except RecbenchError as error:
         alarms.append(Alarm("refused", "refused", error.message))
@@ -175,6 +174,8 @@ def _run_models(
     yield
     narrow = partial(narrow_plan, models={model.name for model in models}, twins=twins)
     compared = compare_night(night, journal, narrow)
+    if compared.comparison_id is None:  # there is nothing to judge
+        return
     commit(night.store, *compared.additions)
     for text in describe_regressions(night, compared.comparison_id):
         alarms.append(Alarm("regression", f"{text.partition(' is ')[0]} fell", text))
@@ -251,19 +252,3 @@ def _read_metrics(night: BenchmarkNight, models: Mapping[str, str]) -> Numbers:
         for row in night.store.rows(METRICS, filters, names)
         if row["slice_key"] is None and row["value"] is not None and not math.isnan(row["value"])
     }
-
-
-def copy_warehouse(store: ArrowStore, place: Path) -> ArrowStore:
-    """Return a copy of a scratch warehouse, whose files are links where the disk has these.
-
-    Files of a warehouse are written once or replaced, never changed.
-    """
-    shutil.copytree(store.root, place, copy_function=_link, ignore=shutil.ignore_patterns("_scratch"))
-    return ArrowStore(str(place), workers=store.workers)
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)

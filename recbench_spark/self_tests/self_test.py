@@ -21,12 +21,20 @@ from recbench_spark.engine.local import choose_workers
 from recbench_spark.errors import DataError
 from recbench_spark.metrics.kernels.about import about_metric
 from recbench_spark.metrics.result_views import name_figure
+from recbench_spark.models.adapters.model_adapter import make_adapter
 from recbench_spark.night.gates import compares_nights
 from recbench_spark.night.measure_checks import parse_headline
+from recbench_spark.ranking.kernels.rankings import mark_relevant
 from recbench_spark.reports.phrases import format_decimals
 from recbench_spark.schemas import SELF_TESTS, SPLITS
 from recbench_spark.self_tests.faults import FAULTS, Fault, NotHereError, SampleFacts, describe_change
-from recbench_spark.self_tests.rehearsals import Alarm, Honest, Numbers, Rehearsed, copy_warehouse, rehearse
+from recbench_spark.self_tests.rehearsals import (
+    Alarm,
+    Honest,
+    Numbers,
+    Rehearsed,
+    rehearse,
+)
 from recbench_spark.self_tests.samples import (
     BEFORE,
     FEWEST_USERS,
@@ -38,7 +46,8 @@ from recbench_spark.self_tests.samples import (
     point_at,
     write_tables,
 )
-from recbench_spark.storage.arrow_store import ArrowStore, is_local_folder
+from recbench_spark.self_tests.scratch_tables import ScratchWarehouse, open_warehouse
+from recbench_spark.storage.arrow_store import is_local_folder
 from recbench_spark.storage.commits import Addition, commit
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.scratch import drop_scratch, scratch_folder
@@ -145,8 +154,9 @@ def probe_sample(
     Raises:
         DataError: an honest night is refused.
     """
-    store = ArrowStore(str(folder / "warehouse"), workers=choose_workers(len(sample.log)))
     places = write_tables(sample.tables, folder / "tables")
+    file, workers = point_at(sample, places), choose_workers(len(sample.log))
+    store = open_warehouse(file, folder / "warehouse", workers)
     older = {**places, **write_tables(sample.older, folder / "older")}
     say("two honest nights")
     first = point_at(sample, older, before=True).model_copy(update={"gates": ()})
@@ -222,7 +232,7 @@ class Plan:
     """
 
     world: SampleFacts
-    store: ArrowStore
+    store: ScratchWarehouse
     folder: Path
     places: Mapping[str, str]
     begin: Rehearsed
@@ -237,19 +247,20 @@ class Plan:
         have where a rule compares models or counts all comparisons.
         """
         planted = {fault.name: self.plant(fault) for fault in faults}
-        nights = {}
+        nights: dict[str, Rehearsed] = {}
         if not any(rule.sequential or rule.against == "model" for rule in self.file.regressions):
-            shared = {name: one for name, one in planted.items() if not isinstance(one, str)}
-            nights = self.run_together({name: one for name, one in shared.items() if LOG not in one})
+            nights = self.run_together(
+                {n: one for n, (one, _) in planted.items() if one and LOG not in one}
+            )
         for fault in faults:
-            tables = planted[fault.name]
-            if isinstance(tables, str):
-                finding = Finding(fault, tables, applies=False)
+            tables, changed = planted[fault.name]
+            if not tables:
+                finding = Finding(fault, changed, applies=False)
             else:
                 night = nights.get(fault.name)
                 if night is None or not night.rang(self.honest.alarms):
                     night = self.run(fault.name, tables)  # alone: checks see its night before
-                finding = self.conclude(fault, tables, night)
+                finding = self.conclude(fault, changed, night)
             say(f"{fault.name}: {finding.witness or 'does not apply'}")
             yield finding
 
@@ -258,13 +269,14 @@ class Plan:
         """The file of the honest night in scratch."""
         return point_at(self.world.sample, self.places)
 
-    def plant(self, fault: Fault) -> Tables | str:
-        """Return a fault's tables, or why it does not apply."""
+    def plant(self, fault: Fault) -> tuple[Tables, str]:
+        """Return a fault's tables and what differs; without tables, why it does not apply."""
         try:
             tables = fault.plant(self.world)
         except NotHereError as reason:
-            return str(reason)
-        return tables if self.describe(tables) else "it changes nothing in this sample"
+            return {}, str(reason)
+        changed = self.describe(tables)
+        return (tables, changed) if changed else ({}, "it changes nothing in this sample")
 
     def describe(self, tables: Tables) -> str:
         """Say what differs between faulty and honest tables."""
@@ -277,10 +289,21 @@ class Plan:
         sample, folder = self.world.sample, self.folder / name
         try:
             places = {**self.places, **write_tables(tables, folder / "tables")}
-            store = copy_warehouse(self.store, folder / "warehouse")
-            return rehearse(store, point_at(sample, places), sample.day, honest=self.known)
+            store = self.store.copy(folder / "warehouse")
+            file, log_only = point_at(sample, places), self.keeps_numbers(tables)
+            night = rehearse(store, file, sample.day, honest=self.known, log_only=log_only)
+            return replace(night, metrics=self.honest.metrics) if log_only else night
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def keeps_numbers(self, tables: Tables) -> bool:
+        """Return whether ratings alone differ, and only their relevance counts, which does not."""
+        if {*tables} != {LOG} or reads_grades(self.file):
+            return False
+        logs, threshold = (self.world.sample.log, tables[LOG]), self.file.definition.threshold
+        honest, faulty = (mark_relevant(log.rating.to_numpy(), threshold) for log in logs)
+        plain = [log.drop(columns="rating") for log in logs]
+        return plain[0].equals(plain[1]) and bool((honest == faulty).all())
 
     def run_together(self, planted: Mapping[str, Tables]) -> dict[str, Rehearsed]:
         """Run a night with all faulty models; return what it said of each, by fault.
@@ -300,20 +323,28 @@ class Plan:
             models[twin] = models[model].model_copy(update={**changes, "name": twin})
             twins[twin] = model
         file = file.model_copy(update={"models": tuple(models.values())})
-        store = copy_warehouse(self.store, folder / "warehouse")
+        store = self.store.copy(folder / "warehouse")
         night = rehearse(store, file, self.world.sample.day, twins=twins)
         parts = {twin: night.divide(twin, model, self.honest) for twin, model in twins.items()}
         shutil.rmtree(folder, ignore_errors=True)
         return {twin.rpartition("--")[2]: one for twin, one in parts.items() if one is not None}
 
-    def conclude(self, fault: Fault, tables: Tables, night: Rehearsed) -> Finding:
+    def conclude(self, fault: Fault, changed: str, night: Rehearsed) -> Finding:
         """Say what rang in a faulty night, and what would have rung."""
-        changed, alarms = self.describe(tables), night.rang(self.honest.alarms)
+        alarms = night.rang(self.honest.alarms)
         if not alarms and (night.facts, night.metrics) == (self.honest.facts, self.honest.metrics):
             return Finding(fault, f"{changed}; no number of this night depends on it", applies=False)
         rule = "" if alarms else propose_rule(self.begin, self.honest, night)
         changed += _describe_headline(self.world.sample, self.honest, night)
         return Finding(fault, changed, True, alarms, rule)
+
+
+def reads_grades(file: Benchmark) -> bool:
+    """Return whether a night may read more of a rating than its relevance."""
+    wanted = file.evaluation
+    others = (file.dataset.events, wanted.learning_curve, wanted.exposure, wanted.task == "rating")
+    graded = file.definition.gain != "binary" or any(others)
+    return graded or any(make_adapter(model).reads_grades for model in file.models)
 
 
 def _describe_headline(sample: Sample, honest: Rehearsed, night: Rehearsed) -> str:

@@ -22,13 +22,15 @@ from recbench_spark.errors import DataError
 from recbench_spark.schemas import SELF_TESTS
 from recbench_spark.self_tests import rehearsals, self_test
 from recbench_spark.self_tests.faults import FAULTS, NotHereError, SampleFacts, describe_change
-from recbench_spark.self_tests.rehearsals import Rehearsed
+from recbench_spark.self_tests.rehearsals import Honest, Rehearsed
 from recbench_spark.self_tests.samples import LOG, Sample, draw_sample, read_labels
-from recbench_spark.self_tests.self_test import SelfTest, probe_sample, run_self_test
+from recbench_spark.self_tests.scratch_tables import ScratchTables
+from recbench_spark.self_tests.self_test import Plan, SelfTest, probe_sample, run_self_test
 from recbench_spark.storage.arrow_store import ArrowStore
 from tests.nights import read_rows, run
 
 DAY = date.fromisoformat(LAST_DAY)
+HONEST = Rehearsed()
 
 
 def make_benchmark(folder: Path, **changes: Any) -> Benchmark:
@@ -184,6 +186,25 @@ def test_a_fault_without_its_place_says_why(sample: Sample) -> None:
     file = sample.benchmark.model_copy(update={"split": random})
     with pytest.raises(NotHereError, match="all rows of a pair are in one part"):
         FAULTS["test_rows_trained"].plant(replace(bare, sample=replace(sample, benchmark=file)))
+
+
+def test_ratings_cost_no_model_where_only_their_relevance_counts(sample: Sample, shop: Path) -> None:
+    def keeps(name: str = "relevance_reversed", without: str = "embeddings", **definition: Any) -> bool:
+        given = make_benchmark(shop).model_dump(mode="json", exclude_defaults=True)
+        models = [one for one in given["models"] if one["kind"] != without]
+        evaluation = {**given["evaluation"], "definition": definition}
+        file = make_benchmark(shop, models=models, evaluation=evaluation)
+        world = make_honest_world(replace(sample, benchmark=file))
+        places = dict.fromkeys(sample.tables, "unread.parquet")
+        plan = Plan(
+            world, ScratchTables.__new__(ScratchTables), Path(), places, HONEST, HONEST, Honest((), "")
+        )
+        return plan.keeps_numbers(FAULTS[name].plant(world))
+
+    assert keeps()
+    assert not keeps(without="scores")  # users of vectors may be folded in by their ratings
+    assert not keeps("times_hour_late") and not keeps("lists_halved")
+    assert not keeps(threshold=4.0) and not keeps(gain="linear")
 
 
 def test_a_killed_self_test_leaves_no_row_and_no_scratch(

@@ -26,6 +26,7 @@ class PopularAdapter(ModelAdapter[PopularModel]):
     """Ranks by popularity: an item's bias counts its training interactions."""
 
     runs_local: ClassVar[bool] = True
+    reads_grades = False
     folds_prefixes: ClassVar[bool] = True
 
     def fit(self, data: SplitData) -> Trained:
@@ -56,6 +57,7 @@ class RandomAdapter(ModelAdapter[RandomModel]):
     """Ranks by a uniform score per (user, item), drawn by hash."""
 
     runs_local: ClassVar[bool] = True
+    reads_grades = False
     learns: ClassVar[bool] = False
     folds_prefixes: ClassVar[bool] = True
 

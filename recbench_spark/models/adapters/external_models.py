@@ -154,6 +154,7 @@ class _ExternalRowsAdapter(ModelAdapter[Settings]):
     """
 
     runs_local: ClassVar[bool] = True
+    reads_grades = False
     brings_candidates: ClassVar[bool] = True
     learns: ClassVar[bool] = False
 

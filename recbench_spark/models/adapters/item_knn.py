@@ -241,6 +241,7 @@ class ItemKnnAdapter(ModelAdapter[ItemKnnModel]):
     """
 
     runs_local: ClassVar[bool] = True
+    reads_grades = False
     folds_prefixes: ClassVar[bool] = True
 
     def fit(self, data: SplitData) -> Trained:

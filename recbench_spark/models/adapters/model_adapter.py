@@ -89,6 +89,11 @@ class ModelAdapter(Generic[Settings]):
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
 
+    @property
+    def reads_grades(self) -> bool:
+        """True if more of a rating may count than whether it is relevant."""
+        return True
+
     def require_runner(self, data: SplitData) -> None:
         """Check that this runner can fit and rank such models.
 

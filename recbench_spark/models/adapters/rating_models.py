@@ -178,6 +178,11 @@ class RatingAdapter(ModelAdapter[RatingModelConfig]):
 class AlsAdapter(RatingAdapter):
     """Fits and ranks `als`, whose vectors also stand in `embeddings`."""
 
+    @property
+    def reads_grades(self) -> bool:
+        """True if it predicts ratings: else each relevant pair counts alike."""
+        return not gives_scores(learner_settings(self.settings).model_dump())
+
     save, saved, load, source = (
         ModelAdapter.save, ModelAdapter.saved, ModelAdapter.load, ModelAdapter.source,
     )  # fmt: skip
