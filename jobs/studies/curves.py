@@ -45,7 +45,8 @@ from recbench_spark.core.hashing import hash_longs, start
 from recbench_spark.core.resampling import mean_and_error, moments
 from recbench_spark.errors import OK, ConfigError
 from recbench_spark.metrics.kernels.learning_curves import average_draws, average_points, summarise_points
-from recbench_spark.models.adapters.item_knn import binary_matrix, cosine_neighbours
+from recbench_spark.models.adapters.item_knn import binary_matrix
+from recbench_spark.models.nearest_items import cosine_neighbours
 from recbench_spark.models.prefix_vectors import PrefixFolder
 from recbench_spark.models.rating import registry
 from recbench_spark.models.rating.als import ImplicitAlsSettings, fit_implicit_als

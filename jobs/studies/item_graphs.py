@@ -12,7 +12,8 @@ from recbench_spark.graphs.kernels.csr import Csr
 from recbench_spark.graphs.kernels.ids import hash_numbers
 from recbench_spark.graphs.kernels.simd import PREFETCH_EDGES
 from recbench_spark.graphs.kernels.walks import MostVisited, Walks, find_neighbourhoods, visit_shares
-from recbench_spark.models.adapters.item_knn import binary_matrix, cosine_neighbours
+from recbench_spark.models.adapters.item_knn import binary_matrix
+from recbench_spark.models.nearest_items import cosine_neighbours
 from recbench_spark.models.networks.factors import UserItemPairs
 from recbench_spark.models.networks.subgraphs import Adjacency
 

@@ -154,14 +154,17 @@ class NeighbourSource:
         The similarities take 16 bytes per pair, 8 bytes per item.
         """
         neighbours, items, weights = self._read_pairs(rows)
-        order = np.lexsort((items, neighbours))
+        order = np.argsort(neighbours.astype(np.int64) * self.n_items + items)  # a pair stands once
         items, weights = items[order].astype(np.int64), weights[order]
         sizes = np.bincount(neighbours, minlength=self.n_items)
         offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         shared_arrays.save_array(folder, "offsets", offsets)
         shared_arrays.save_array(folder, "items", items)
         shared_arrays.save_array(folder, "weights", weights)
-        shared_arrays.save_array(folder, "bias", centring_bias(self._means(), offsets, items, weights))
+        bias = np.zeros(self.n_items)
+        if self.counts:
+            bias = centring_bias(self._means(self.counts), offsets, items, weights)
+        shared_arrays.save_array(folder, "bias", bias)
         shared_arrays.save_array(folder, "scored", self.catalogue.counts() > 0)
 
     def _read_pairs(self, rows: ds.Dataset) -> tuple[Ints, Ints, Floats]:
@@ -177,19 +180,19 @@ class NeighbourSource:
         neighbours, items = np.concatenate(ids, axis=1)
         return neighbours, items, np.concatenate(weights)
 
-    def _means(self) -> Floats:
+    def _means(self, counts: SharedRows) -> Floats:
         """Return the share of users with each item, (i,).
 
         Only relevant training rows count.
         """
         users_i, users = np.zeros(self.n_items), 0
-        for batch in self.counts.dataset().to_batches() if self.counts else ():
+        for batch in counts.dataset().to_batches():
             index = self.catalogue.find(batch.column("item_id").fill_null(""))[0]
             is_total = batch.column("item_id").is_null().to_numpy(zero_copy_only=False)
-            counts = batch.column("users").to_numpy()
-            users += int(counts[is_total].sum())
+            users_r = batch.column("users").to_numpy()
+            users += int(users_r[is_total].sum())
             known = (index >= 0) & ~is_total
-            np.add.at(users_i, index[known], counts[known])
+            np.add.at(users_i, index[known], users_r[known])
         return users_i / max(users, 1)
 
 

@@ -16,16 +16,14 @@ from xxhash import xxh64
 
 from recbench_spark.config import ItemKnnModel
 from recbench_spark.models.adapters.item_knn import (
-    SimilarItems,
-    _divide_exactly,
     binary_matrix,
     build_matrix,
-    cosine_neighbours,
     count_item_users,
     cut_histories,
     find_neighbours,
     normalise_weights,
 )
+from recbench_spark.models.nearest_items import SimilarItems, _divide_exactly, cosine_neighbours
 from recbench_spark.ranking.kernels.scorers import NeighbourScorer, UserBlock, centring_bias
 from tests.ranking.kernels.test_counting import lists
 

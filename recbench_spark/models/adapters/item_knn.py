@@ -7,9 +7,7 @@ come from blocks of items.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,10 +17,11 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from recbench_spark.config import ItemKnnModel
-from recbench_spark.core.arrays import Floats, Ints, Ints32
+from recbench_spark.core.arrays import Ints, Ints32
 from recbench_spark.core.hashed_ids import hash_encoded
 from recbench_spark.core.ids import encode_texts
 from recbench_spark.models.adapters.model_adapter import ModelAdapter, SplitData, Trained
+from recbench_spark.models.nearest_items import SimilarItems, cosine_neighbours
 from recbench_spark.ranking.kernels.rankings import mark_relevant
 from recbench_spark.ranking.known_items import KnownItems, share_rows
 from recbench_spark.ranking.sources import NeighbourSource, Strings
@@ -40,23 +39,6 @@ SIMILARITIES = ("item_id", "neighbour_id", "weight")
 
 Find = Callable[[pa.Array], tuple[Ints, Ints]]
 """Maps ids to their index or -1, and to a second number (`KnownItems.find`)."""
-
-
-@dataclass(frozen=True)
-class SimilarItems:
-    """The most similar items for a block of items.
-
-    There are n rows, by item, then falling weight.
-
-    Attributes:
-        items: (n,) the item whose score is raised.
-        neighbours: (n,) the item in the history which raises it.
-        weights: (n,) cosine similarity.
-    """
-
-    items: Ints
-    neighbours: Ints
-    weights: Floats
 
 
 # ------------------------------------------------------------------------- labelled rows
@@ -143,67 +125,6 @@ def find_neighbours(matrix: Arrays, ids: Strings, block: range, model: ItemKnnMo
     sides = (pa.array(ids[index], pa.binary()) for index in (similar.items, similar.neighbours))
     columns = [*(side.cast(pa.string()) for side in sides), pa.array(similar.weights)]
     return pa.RecordBatch.from_arrays(columns, list(SIMILARITIES))
-
-
-def cosine_neighbours(
-    items_by_users: Any, users_by_items: Any, n_i: Ints, block: range, k: int
-) -> SimilarItems:
-    """Return the k nearest items j != i for each item i.
-
-    s_ij = |U_i and U_j| / sqrt(n_i n_j), and equal similarities go to the smaller item index. They are
-    equal numbers where their squares are equal fractions: 3 / sqrt(13 * 18) and 1 / sqrt(13 * 2), divided
-    by roots, differ in the last bit. So the root is taken of |U_i and U_j|^2 / (n_i n_j), which float64
-    rounds by its value alone.
-
-    Args:
-        items_by_users: (items, users) binary CSR matrix.
-        users_by_items: (users, items) binary CSR matrix, its transpose.
-        n_i: (items,) users of each item.
-        block: items whose neighbours are computed.
-        k: neighbours of each item.
-    """
-    common = (items_by_users[block.start : block.stop] @ users_by_items).tocsr()
-    rows = np.repeat(np.arange(block.start, block.stop), np.diff(common.indptr))
-    columns = common.indices.astype(np.int64)
-    other = rows != columns
-    rows, columns, counts = rows[other], columns[other], common.data[other]
-    weights = np.sqrt(
-        _divide_exactly(counts.astype(np.int64) ** 2, n_i[rows].astype(np.int64) * n_i[columns])
-    )
-    bounds = np.searchsorted(rows, np.arange(block.start, block.stop + 1))
-    # A sort of all pairs would take most of the time.
-    likely = np.concatenate([a + _select_largest(weights[a:b], k) for a, b in pairwise(bounds)])
-    order = likely[np.lexsort((columns[likely], -weights[likely], rows[likely]))]
-    rows, columns, weights = rows[order], columns[order], weights[order]
-    place = np.arange(len(rows)) - np.searchsorted(rows, rows, side="left")
-    nearest = place < k
-    return SimilarItems(rows[nearest], columns[nearest], weights[nearest])
-
-
-def _select_largest(weights_n: Floats, k: int) -> Ints:
-    """Return the places of the k largest numbers, with ties."""
-    if len(weights_n) <= k:
-        return np.arange(len(weights_n))
-    return np.flatnonzero(weights_n >= np.partition(weights_n, -k)[-k])
-
-
-EXACT = 1 << 53
-"""Whole numbers below it are exact in float64."""
-
-
-def _divide_exactly(above_n: Ints, below_n: Ints) -> Floats:
-    """Divide whole numbers; equal fractions give equal float64 numbers.
-
-    Large ones are reduced first.
-    """
-    large = below_n >= EXACT
-    if large.any():
-        divisor = np.gcd(above_n[large], below_n[large])
-        above_n, below_n = above_n.copy(), below_n.copy()
-        above_n[large] //= divisor
-        below_n[large] //= divisor
-    quotient_n: Floats = above_n / below_n
-    return quotient_n
 
 
 def normalise_weights(similar: SimilarItems) -> SimilarItems:
