@@ -49,7 +49,9 @@ def gate_checks(
     checks = [
         check
         for gate in gates
-        for check in (_check_moves if compares_nights(gate) else _check_gate)(gate, values, earlier)
+        for check in (
+            _check_moves(gate, values, earlier) if compares_nights(gate) else _check_gate(gate, values)
+        )
     ]
     age = rows.get(("log", AGE_FACT))
     return [_explain_age(check, age) if age else check for check in checks]
@@ -111,7 +113,7 @@ def _name_severity(gate: Gate) -> str:
     return "error" if gate.action == "fail" else "warning"
 
 
-def _check_gate(gate: Gate, values: Values, _: Rows) -> list[GateCheck]:
+def _check_gate(gate: Gate, values: Values) -> list[GateCheck]:
     parts = sorted(part for part, fact in values if fact == gate.fact and gate.part in (None, part))
     checks = [_check_fact(gate, part, values[part, gate.fact]) for part in parts]
     return checks or [_check_fact(gate, gate.part or "every part", math.nan)]
