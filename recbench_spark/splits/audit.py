@@ -23,8 +23,7 @@ from recbench_spark.splits.labels import GIVEN, LATER, TRAIN, VALID
 from recbench_spark.splits.pairs import OPEN_LOOP
 from recbench_spark.splits.positions import encode_ids, id_column, id_numbers, name_parts
 from recbench_spark.splits.queries import number_queries
-from recbench_spark.storage.objects import open_parquet
-from recbench_spark.storage.packed_blocks import Block, partition_rows
+from recbench_spark.storage.packed_blocks import Block, open_labelled, partition_rows
 
 COLUMNS = ("user_id", "item_id", "rating", "event_time", "part")
 
@@ -90,9 +89,8 @@ def read_labelled(paths: Iterable[str], columns: Sequence[str]) -> Iterator[pa.T
 
     A group has up to ROWS_PER_PIECE rows, or is one row group.
     """
-    texts = [name for name in ("user_id", "item_id", "part") if name in columns]
     for path in paths:
-        file = open_parquet(path, read_dictionary=texts)
+        file = open_labelled(path, columns)
         groups: list[int] = []
         n = 0
         for group in range(file.num_row_groups):

@@ -16,6 +16,7 @@ from recbench_spark.core.arrays import Bools, Floats, Ints
 from recbench_spark.sources.events import EVENT
 from recbench_spark.splits.kernels.labels import NAMES
 from recbench_spark.splits.positions import name_parts
+from recbench_spark.splits.queries import read_attribute
 
 TRAIN, GIVEN, VALID, LATER, _ = NAMES
 
@@ -54,9 +55,8 @@ class EventRule(NamedTuple):
 
     def mark_targets(self, rows: pa.Table) -> Bools:
         """Return (r,) true for rows of targets."""
-        is_target = np.zeros(len(self.names), np.bool_)
-        is_target[list(self.targets)] = True
-        return is_target[read_events(rows)]
+        marked_r: Bools = np.isin(np.arange(len(self.names)), self.targets)[read_events(rows)]
+        return marked_r
 
     def move_unasked(self, rows: pa.Table) -> pa.Table:
         """Move rows which a log holds out although their event is no target."""
@@ -79,22 +79,23 @@ class EventRule(NamedTuple):
         """
         code_r, asked_r = read_events(rows), self.mark_targets(rows)
         weight_r: Floats = np.array(self.weights)[code_r]
-        set_r = self._list_sets()[code_r]
+        label_r, labels = code_r, [*self.names]
         if len(places):
             code_p = code_r[places]
             order_p = np.argsort(code_p, kind="stable")  # so the order of rows moves no last bit
             weight_r[places] = np.bincount(group_p[order_p], weight_r[places[order_p]])[group_p]
             asked_r[places] = np.bincount(group_p, asked_r[places])[group_p] > 0
-            set_g = np.zeros(int(group_p.max()) + 1, set_r.dtype)
-            np.add.at(set_g, group_p, set_r[places])
-            set_r[places] = set_g[group_p]
+            label_p, sets = self._name_sets(code_p, group_p)
+            label_r, labels = code_r.copy(), [*labels, *sets]
+            label_r[places] = label_p
         names, part_r = name_parts(rows)
         history_r = np.isin(names, (TRAIN, GIVEN))[part_r]
         weighs_r = np.isin(names, (TRAIN, GIVEN, LATER))[part_r] | self.grades
         rating_r = np.where(weighs_r, np.minimum(weight_r, self.cap), rows.column("rating").to_numpy())
         rows = rows.set_column(rows.column_names.index("rating"), "rating", pa.array(rating_r))
         signal_r = history_r & ~asked_r
-        return _add_attribute(rows, signal_r, SIGNALS, self._name_sets(set_r[signal_r]))
+        texts = pa.array(labels, pa.string()).take(pa.array(label_r[signal_r]))
+        return _add_attribute(rows, signal_r, SIGNALS, texts)
 
     def sum_so_far(self, rows: pa.Table, places: Ints, pair_p: Ints) -> pa.Table:
         """Give rows after training the weights that their pair has by then, each event once.
@@ -131,14 +132,14 @@ class EventRule(NamedTuple):
         few = len(self.names) < 63
         return np.array([1 << code for code in range(len(self.names))], np.int64 if few else object)
 
-    def _name_sets(self, set_s: npt.NDArray[Any]) -> pa.Array:
-        """Return the names of sets of events."""
-        codes = pa.array(map(str, set_s) if set_s.dtype == object else set_s).dictionary_encode()
-        texts = [
-            ", ".join(name for code, name in enumerate(self.names) if int(one) >> code & 1)
-            for one in codes.dictionary.to_pylist()
-        ]
-        return pa.array(texts, pa.string()).take(codes.indices)
+    def _name_sets(self, code_p: Ints, group_p: Ints) -> tuple[Ints, list[str]]:
+        """Return each row's set of events in its group, (p,) behind single events, and texts of sets."""
+        bits = self._list_sets()
+        set_g = np.zeros(int(group_p.max()) + 1, bits.dtype)
+        np.add.at(set_g, group_p, bits[code_p])
+        sets, set_p = np.unique(set_g[group_p], return_inverse=True)
+        named = [[name for code, name in enumerate(self.names) if int(one) >> code & 1] for one in sets]
+        return len(self.names) + set_p, [", ".join(names) for names in named]
 
     def count_rows(self, labelled: pa.Table) -> list[tuple[str, str, int]]:
         """Count rows by part and event: (part, fact, rows)."""
@@ -167,16 +168,21 @@ def mark_signals(rows: pa.Table) -> Bools:
     if "attributes" not in rows.column_names:
         return np.zeros(len(rows), np.bool_)
     column = _join_maps(rows)
-    starts = column.offsets.to_numpy()
-    keys = column.keys.slice(starts[0], starts[-1] - starts[0])
-    before = np.append(0, np.cumsum(pc.equal(keys, SIGNALS).to_numpy(zero_copy_only=False)))
-    marked_r: Bools = np.diff(before[starts - starts[0]]) > 0
+    starts, keys = column.offsets.to_numpy(), column.keys
+    if not pa.types.is_dictionary(keys.type):
+        keys = keys.dictionary_encode()
+    names = pc.equal(keys.dictionary, SIGNALS).to_numpy(zero_copy_only=False)
+    if names.all():  # each entry says so
+        whole_r: Bools = starts[1:] > starts[:-1]
+        return whole_r
+    before = np.append(0, np.cumsum(names[keys.indices.to_numpy()], dtype=np.int32))
+    marked_r: Bools = before[starts[1:]] > before[starts[:-1]]
     return marked_r
 
 
 def read_strengths(rows: pa.Table) -> pa.Array:
     """Return (r,) the weights of each row's pair so far: the rating, if no attribute says more."""
-    texts = pc.map_lookup(rows.column("attributes"), pa.scalar(STRENGTH), "first")
+    texts = read_attribute(rows, STRENGTH)
     return pc.coalesce(texts.cast(pa.float64()), rows.column("rating")).combine_chunks()
 
 
@@ -195,8 +201,8 @@ def _add_attribute(rows: pa.Table, marked_r: Bools, name: str, texts: pa.Array) 
     else:
         offsets = np.zeros(n + 1, np.int64)
         keys = items = pa.array([], pa.string())
-    length_r = np.diff(offsets) + marked_r
-    bounds = np.concatenate([[0], np.cumsum(length_r)])
+    length_r = np.diff(offsets) + marked_r if len(keys) else marked_r
+    bounds = np.concatenate([[0], np.cumsum(length_r, dtype=np.int32)], dtype=np.int32)
     added = pa.repeat(name, len(texts))
     if offsets[0] == offsets[-1]:
         keys, items = added, texts
@@ -210,7 +216,7 @@ def _add_attribute(rows: pa.Table, marked_r: Bools, name: str, texts: pa.Array) 
         keys = pa.concat_arrays([keys.cast(pa.string()), added]).take(taken)
         items = pa.concat_arrays([items.cast(pa.string()), texts]).take(taken)
     empty = np.append(length_r == 0, False)
-    made = pa.MapArray.from_arrays(pa.array(bounds, pa.int32(), mask=empty), keys, items)
+    made = pa.MapArray.from_arrays(pa.array(bounds, mask=empty), keys, items)
     if "attributes" in rows.column_names:
         return rows.set_column(rows.column_names.index("attributes"), "attributes", made)
     return rows.append_column("attributes", made)

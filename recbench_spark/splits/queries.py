@@ -16,6 +16,15 @@ QUERY_LABEL = "dataset.query"
 """Key among a block's slices: the query of each truth item."""
 
 
+def read_attribute(rows: pa.Table, name: str) -> pa.Array:
+    """Return an attribute of each row, (r,) text; NULL: it has none."""
+    column = combine_column(rows.column("attributes"))
+    if pa.types.is_dictionary(column.type.key_type):
+        sides = (one.dictionary_decode() for one in (column.keys, column.items))
+        column = pa.MapArray.from_arrays(column.offsets, *sides)
+    return pc.map_lookup(column, pa.scalar(name), "first").cast(pa.string())
+
+
 def number_queries(rows: pa.Table, query: str) -> Ints:
     """Return a number for each row's query, (r,); -1: the row has none.
 
@@ -23,7 +32,6 @@ def number_queries(rows: pa.Table, query: str) -> Ints:
         rows: rows with attributes.
         query: the log's own name of the column with queries.
     """
-    texts = pc.map_lookup(combine_column(rows.column("attributes")), pa.scalar(query), "first")
-    codes = texts.cast(pa.string()).dictionary_encode().indices
+    codes = read_attribute(rows, query).dictionary_encode().indices
     numbers: Ints = pc.fill_null(codes, -1).to_numpy().astype(np.int64)
     return numbers

@@ -23,7 +23,7 @@ from recbench_spark.splits.kernels.positions import ascending
 from recbench_spark.splits.labels import HISTORY, LATER, TRAIN, VALID
 from recbench_spark.splits.popularity import COLD, label_popularity
 from recbench_spark.splits.positions import encode_ids, id_column, name_parts
-from recbench_spark.splits.queries import QUERY_LABEL
+from recbench_spark.splits.queries import QUERY_LABEL, read_attribute
 from recbench_spark.storage.shared_arrays import SharedRows, bound_lists, rank_texts
 
 TARGET = pa.schema([field for field in USER_BLOCKS.arrow_schema if field.name != "split_id"])
@@ -186,8 +186,7 @@ def _read_labels(rows: pa.Table, label: SliceLabel, n_train_x: Ints, bounds: tup
         return known.column("label").combine_chunks().cast(pa.string()).take(places).take(ids.indices)
     if label.of != "log" or "attributes" not in rows.column_names:
         return pa.nulls(len(rows), pa.string())
-    column = rows.column("attributes").combine_chunks()
-    return pc.map_lookup(column, pa.scalar(label.column), "first").cast(pa.string())
+    return read_attribute(rows, label.column)
 
 
 def _hold_out(rows: _OrderedRows, plan: BlockPlan) -> pa.MapArray:

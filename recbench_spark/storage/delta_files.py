@@ -35,7 +35,7 @@ from recbench_spark.storage.delta_tables import (
 from recbench_spark.storage.drivers import is_cut_answer
 from recbench_spark.storage.object_access import storage_error
 from recbench_spark.storage.objects import measure_files, open_output
-from recbench_spark.storage.packed_blocks import name_whole
+from recbench_spark.storage.packed_blocks import SIDES, name_whole
 from recbench_spark.storage.sql_quotes import quote_sql
 from recbench_spark.storage.uris import is_hdfs, is_object_storage, join_uri
 
@@ -65,6 +65,10 @@ class File(NamedTuple):
     rows: int
     partition: Mapping[str, str] | None = None
     notes: bytes | None = None
+
+
+TEXTS = pa.map_(pa.string(), pa.string())
+"""Type of attributes."""
 
 
 def can_commit(folder: str) -> bool:
@@ -224,13 +228,15 @@ def write_file(
 ) -> File:
     """Write named columns of rows as a partition's new file.
 
-    `inside`: columns within lists and maps whose values repeat, as Parquet names them; for other columns a
-    dictionary type says so. `whole`: a column of ids with all their rows in this file.
+    `inside`: columns within lists and maps whose values repeat, as Parquet names them; maps of texts are
+    taken to repeat, and for other columns a dictionary type says so. `whole`: a column of ids with all
+    their rows in this file.
     """
     notes = (rows.schema.metadata or {}).get(NOTES)
     rows = rows.select([name for name in names if name in rows.column_names]).replace_schema_metadata(None)
     # Only these columns get dictionaries: Parquet would try one for every column and then drop it.
     repeated = [*(one.name for one in rows.schema if pa.types.is_dictionary(one.type)), *inside]
+    repeated += [f"{one.name}.{side}" for one in rows.schema if one.type == TEXTS for side in SIDES]
     folders = [f"{name}={value}" for name, value in partition.items()]
     file = "/".join((*folders, f"part-{name_whole(whole)}{uuid.uuid4()}.snappy.parquet"))
     with open_output(join_uri(folder, file)) as stream:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from recbench_spark.core.streams import Batches, serialize_table
 from recbench_spark.engine.measures import PIECE_ROWS
@@ -36,8 +37,24 @@ Read = Callable[[Iterable[Any]], Iterable[pa.Table]]
 
 Result = TypeVar("Result")
 
+SIDES = ("key_value.key", "key_value.value")
+"""Columns within a map, as Parquet names them."""
+
 DICTIONARIES = ("user_id", "item_id", "part")
 """Columns of labelled rows to be read as dictionaries: each text is handled once."""
+
+
+def open_labelled(file: str, columns: Sequence[str]) -> pq.ParquetFile:
+    """Open a file to read columns of labelled rows, texts as dictionaries."""
+    texts = [name for name in DICTIONARIES if name in columns]
+    inside = [f"attributes.{side}" for side in SIDES if "attributes" in columns]
+    try:
+        return open_parquet(file, read_dictionary=[*texts, *inside])
+    except KeyError:  # another writer has other names within its maps
+        leaves = open_parquet(file).schema
+        names = (leaves.column(n).path for n in range(len(leaves.names)))
+        inside = [name for name in names if name.startswith("attributes.")]
+        return open_parquet(file, read_dictionary=[*texts, *inside])
 
 
 def buffer_rows(tasks: int) -> int:
@@ -153,9 +170,8 @@ def read_blocks(blocks: Iterable[bytes | pa.Buffer]) -> Iterator[pa.Table]:
 
 def read_files(files: Iterable[str], columns: Sequence[str]) -> Iterator[pa.Table]:
     """Yield the rows of each file in a task."""
-    texts = [name for name in DICTIONARIES if name in columns]
     for file in files:
-        rows = open_parquet(file, read_dictionary=texts).read(columns=list(columns))
+        rows = open_labelled(file, columns).read(columns=list(columns))
         # Files from several writers differ in nullable columns; their rows have one schema.
         yield pa.table(dict(zip(rows.column_names, rows.columns, strict=True)))
 

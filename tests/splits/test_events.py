@@ -5,15 +5,20 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter, defaultdict
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from recbench_spark.config import Dataset, Split
-from recbench_spark.splits.events import SIGNALS
+from recbench_spark.splits.events import SIGNALS, mark_signals
 from recbench_spark.splits.labels import label_rows, read_dropped
+from recbench_spark.splits.queries import read_attribute
 from recbench_spark.splits.rules import make_event_rule, make_rule
+from recbench_spark.storage.delta_files import write_file
+from recbench_spark.storage.packed_blocks import read_files
 
 SEEDS = range(*map(int, os.environ.get("RECBENCH_EVENT_SEEDS", "0,40").split(",")))
 """Worlds drawn: a few in the suite, as many as one likes by hand."""
@@ -240,3 +245,21 @@ def test_targets_are_chosen_and_validate_as_if_alone(more: dict[str, Any], repea
             if event in ("view", "cart") and time < min(cut[0], begins.get(user, cut[0]))
         }
         assert {one[:3] for one in made if one[5]} == signals - own
+
+
+def test_signals_are_read_whoever_wrote_the_file(tmp_path: Path) -> None:
+    """Parquet names what is within a map, and `deltalake` appends to a table with other names."""
+    maps = [[(SIGNALS, "view")], None, [("genre", "a"), (SIGNALS, "cart")], [("genre", "b")], []]
+    rows = pa.table({"attributes": pa.array(maps, pa.map_(pa.string(), pa.string()))})
+    for mode in ("error", "append"):
+        write_deltalake(str(tmp_path), rows, mode=mode)  # type: ignore[call-overload]
+    write_file(rows, str(tmp_path), {}, ["attributes"])
+    files = sorted(map(str, tmp_path.glob("*.parquet")))
+    tables = [rows, *read_files(files, ["attributes"])]
+    assert len(tables) == 4
+    for table in tables:
+        assert mark_signals(table).tolist() == [True, False, True, False, False]
+        assert mark_signals(table.slice(1, 3)).tolist() == [False, True, False]
+        assert read_attribute(table.slice(1), "genre").to_pylist() == [None, "a", "b", None]
+        assert mark_signals(table.slice(0, 2)).tolist() == [True, False]
+    assert len({str(table.schema.field(0).type.key_type) for table in tables[1:]}) == 1
