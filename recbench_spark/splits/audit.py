@@ -274,7 +274,8 @@ def count_repeated_pairs(rows: pa.Table, part_r: Ints, request: AuditRequest) ->
         order, number_r, twice = _join_queries(rows, part_r, (order, number_r), request)
     part_r, in_parts = part_r[order], request.parts
     if request.signals:
-        trained_r, signal_r = _in_parts(in_parts, [TRAIN, GIVEN], part_r), mark_signals(rows)[order]
+        trained_r = _in_parts(in_parts, [TRAIN, GIVEN], part_r)
+        signal_r = mark_signals(rows.take(pa.array(order)))
         part_r, in_parts = np.where(trained_r & signal_r, len(in_parts), part_r), (*in_parts, SIGNALS)
 
     def count(names: Iterable[str]) -> Ints:

@@ -173,12 +173,13 @@ def _order_rows(rows: pa.Table, plan: BlockPlan) -> _OrderedRows:
 
 
 def _read_labels(rows: pa.Table, label: SliceLabel, n_train_x: Ints, bounds: tuple[int, int]) -> pa.Array:
-    """Return each row's label, (r,) text.
+    """Return each row's label, (r,) text or a dictionary with it.
 
     For `cold_user` and `time` it is NULL, which `_map_slices` fills.
     """
     if label.of == "popularity":
-        return pa.array(label_popularity(n_train_x, bounds)).take(id_column(rows, "item_id").indices)
+        labels = pa.array(label_popularity(n_train_x, bounds)).dictionary_encode()
+        return labels.take(id_column(rows, "item_id").indices)
     if label.table is not None:
         ids = id_column(rows, f"{label.of[:-1]}_id")
         known = label.table.dataset().to_table(filter=pc.field("id").isin(ids.dictionary)).combine_chunks()
@@ -274,11 +275,12 @@ def _take_labels(rows: _OrderedRows, of: str, column: pa.Array, held_r: Ints) ->
     if of == "time":
         assert rows.time_r is not None
         return pa.array(rows.time_r[held_r]).cast(pa.string())
-    return (_label_warmth(rows) if of == "cold_user" else column).take(pa.array(held_r))
+    labels = _label_warmth(rows) if of == "cold_user" else column
+    return labels.take(pa.array(held_r)).cast(pa.string())
 
 
 def _label_warmth(rows: _OrderedRows) -> pa.Array:
     """Label rows, (r,): cold without training rows, else warm."""
     in_train_r: Bools = rows.part_r == (rows.parts.index(TRAIN) if TRAIN in rows.parts else -1)
     n_train_u = np.bincount(rows.user_r[in_train_r], minlength=len(rows.users))
-    return pa.array([COLD, "warm"]).take(pa.array((n_train_u > 0).astype(np.int8)[rows.user_r]))
+    return pa.DictionaryArray.from_arrays((n_train_u > 0).astype(np.int8)[rows.user_r], [COLD, "warm"])

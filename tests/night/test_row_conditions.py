@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.config import Benchmark, Dataset, Split, make_benchmark, parse
-from recbench_spark.errors import ConfigError, DataError, SchemaError
+from recbench_spark.errors import ConfigError, DataError, ProtocolError, SchemaError
 from recbench_spark.night.split import identify_split, prepare_split
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.schemas import MANIFESTS, REJECTS, SPLITS
@@ -160,8 +161,14 @@ def test_the_split_is_that_of_a_log_without_the_other_rows(
         kept = [row for row in left if holds(row, one)]
         left, dropped = kept, [*dropped, len(left) - len(kept)]
     more: dict[str, Any] = {"attributes": ["event"]} if seed % 4 == 1 else {}
-    wanted, plain, _ = split(tmp_path / "b", make(write_rows(tmp_path / "y" / file, left), [], **more))
     benchmark = make(write_rows(tmp_path / "x" / file, rows), where, **more)
+    try:
+        wanted, plain, _ = split(tmp_path / "b", make(write_rows(tmp_path / "y" / file, left), [], **more))
+    except (DataError, ProtocolError) as error:  # too few rows are left for the split's shares
+        message = re.escape(error.message) if left else "no row holds it"
+        with pytest.raises((DataError, ProtocolError), match=message):
+            split(tmp_path / "a", benchmark)
+        return
     for n, tasks in enumerate(PIECES):
         monkeypatch.setattr(text_pieces, "BYTES_A_PIECE", [150, 600, 4000][(seed + n) % 3])
         with work_in(tasks):
