@@ -28,7 +28,7 @@ from recbench_spark.night.report_history import (
     read_history,
 )
 from recbench_spark.night.run_keys import choose_curve_cutoff
-from recbench_spark.night.verdicts import describe_doubts, read_verdicts
+from recbench_spark.night.verdicts import Judge, describe_doubts, make_judge
 from recbench_spark.query.answers import Ask, list_texts, make_query_runner
 from recbench_spark.query.command_lines import command_anywhere
 from recbench_spark.reports.night_facts import PlantedFault
@@ -38,14 +38,16 @@ from recbench_spark.storage.file_tables import FileTables, RowReader
 from recbench_spark.storage.table_sql import view_files
 
 
-def report_night(night: BenchmarkNight, journal: Journal) -> tuple[str | None, str]:
+def report_night(
+    night: BenchmarkNight, journal: Journal, judge: Judge | None = None
+) -> tuple[str | None, str]:
     """Write the report, and return its place and the leaderboard.
 
     A catalog where only Spark writes has no place for files: its report lies below the present folder.
     Where nobody may write there, the journal says so, and the place is None.
     """
     with journal.stage("report", "report"):
-        report = make_report(night.store, night.benchmark, night.logical_date, night.split_id)
+        report = make_report(night.store, night.benchmark, night.logical_date, night.split_id, judge)
         planted = read_self_test(night.store, night.benchmark.name, night.logical_date)
         report = replace(report, self_test=planted)
         path: str | None = report_file(night.store.root, night.benchmark.name, night.logical_date)
@@ -60,7 +62,7 @@ def report_night(night: BenchmarkNight, journal: Journal) -> tuple[str | None, s
 
 
 def make_report(
-    store: FileTables, benchmark: Benchmark, logical_date: date, split_id: str
+    store: FileTables, benchmark: Benchmark, logical_date: date, split_id: str, judge: Judge | None = None
 ) -> reports.Report:
     """Collect the facts for a suite's night.
 
@@ -86,7 +88,7 @@ def make_report(
         report,
         falls=make_falls(store, regressed),
         has_rules=bool(benchmark.regressions),
-        doubts=describe_doubts(read_verdicts(ask, benchmark, ids)),
+        doubts=describe_doubts((judge or make_judge(store, benchmark))(ids)),
     )
     compared = read_compared(ask, ids, report) if benchmark.comparisons else None
     pairs = () if compared is None else reports.make_pairs_compared(compared)

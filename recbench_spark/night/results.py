@@ -32,10 +32,10 @@ from recbench_spark.night.result_files import (
 )
 from recbench_spark.night.standalone_runs import count_users, make_run_row, new_run_id, user_name
 from recbench_spark.night.verdicts import (
+    Judge,
     choose_doubt_code,
     describe_doubts,
     describe_restatements,
-    read_verdicts,
     select_headline,
 )
 from recbench_spark.query.answers import make_query_runner
@@ -206,7 +206,7 @@ def _write_result(store: FileTables, attempt: Attempt, metrics: Sequence[MetricR
 
 
 def write_night(
-    night: BenchmarkNight, outcome: NightOutcome, comparison_id: str | None = None
+    night: BenchmarkNight, outcome: NightOutcome, judge: Judge, comparison_id: str | None = None
 ) -> NightOutcome:
     """Write `results/night-SUITE-DATE.json`; return outcome with doubts.
 
@@ -217,8 +217,7 @@ def write_night(
     suite, day = night.benchmark.name, night.logical_date
     newest = find_newest_runs(night, [("logical_date", "=", day)])
     run_ids = {model: row["run_id"] for model, row in sorted(newest.items())}
-    ask = make_query_runner(night.store)
-    verdicts = read_verdicts(ask, night.benchmark, run_ids.values())
+    ask, verdicts = make_query_runner(night.store), judge(run_ids.values())
     outcome = replace(
         outcome,
         doubts=describe_doubts(verdicts),

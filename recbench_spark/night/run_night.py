@@ -58,6 +58,7 @@ from recbench_spark.night.results import (
     write_results,
 )
 from recbench_spark.night.split import prepare_split
+from recbench_spark.night.verdicts import make_judge
 from recbench_spark.runtime.failures import describe_with_trace
 from recbench_spark.runtime.journal import Journal
 from recbench_spark.storage.commits import add_checks, commit, commit_together
@@ -124,11 +125,12 @@ def make_attempts(
     for step in (find_paradoxes, explain_changes, find_night_crossings):
         commit(store, *step(night, journal))
     skipped = tuple(model.name for model in benchmark.models if model not in todo)
-    path, leaderboard = report_night(night, journal) if run_ids or skipped else (None, "")
+    judge = make_judge(store, benchmark)
+    path, leaderboard = report_night(night, journal, judge) if run_ids or skipped else (None, "")
     lines = tuple(sql_lines(store, benchmark, logical_date))
     regressions = describe_regressions(night, compared.comparison_id)
     outcome = NightOutcome(run_ids, skipped, failed, path, leaderboard, lines, regressions, held)
-    return write_night(night, outcome, compared.comparison_id)
+    return write_night(night, outcome, judge, compared.comparison_id)
 
 
 def start_runs(
@@ -165,7 +167,8 @@ def stop_at_gates(
     report_run_states(night, runs, journal)
     night.store.end_runs()
     stopped = {model.name: str(error) for model in todo}
-    write_night(night, NightOutcome({}, (), stopped, None, "", (), (), tuple(stopped)))
+    outcome = NightOutcome({}, (), stopped, None, "", (), (), tuple(stopped))
+    write_night(night, outcome, make_judge(night.store, night.benchmark))
     raise error
 
 

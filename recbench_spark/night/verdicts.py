@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from recbench_spark.config import Benchmark
@@ -15,6 +16,10 @@ from recbench_spark.reports.frame_values import is_missing
 from recbench_spark.reports.phrases import format_decimals, format_signed
 from recbench_spark.schemas import COMPARISONS
 from recbench_spark.storage.arrow_store import ArrowStore, needs_no_java
+from recbench_spark.storage.file_tables import FileTables
+
+Judge = Callable[[Iterable[str]], list[VerdictRecord]]
+"""Returns the verdicts on some runs."""
 
 KINDS = ("pair", "baseline", "previous")
 """Comparisons by which a model is judged; the first one a model has counts."""
@@ -33,6 +38,13 @@ def read_verdicts(ask: Ask, benchmark: Benchmark, run_ids: Iterable[str]) -> lis
         "ORDER BY model, part, metric, k, kind, definition"
     )
     return [VerdictRecord.model_validate(_read_row(row)) for row in rows.to_dict("records")]
+
+
+def make_judge(store: FileTables, benchmark: Benchmark) -> Judge:
+    """Return a function from run ids to their verdicts, which judges the same runs once."""
+    ask = make_query_runner(store)
+    read = cache(lambda run_ids: read_verdicts(ask, benchmark, run_ids))
+    return lambda run_ids: read(frozenset(run_ids))
 
 
 def _read_row(row: Mapping[Any, Any]) -> dict[str, Any]:
