@@ -34,16 +34,21 @@ NAMES = ("user_id", "item_id", "event_time", "event")
 GLOBAL = {"order": "temporal", "group": "global", "ratio": [0.7, 0.1, 0.2]}
 
 
-def write(path: Path, rows: list[Any], names: tuple[str, ...] = NAMES) -> Path:
+FILES = ("log.csv", "log.parquet", "log.json")
+
+
+def write(path: Path, rows: list[Any], names: tuple[str, ...] = NAMES, types: Any = None) -> Path:
+    """Write rows as the file's suffix says; `types`: Arrow's, where the values do not say them."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.suffix == ".parquet":
-        table = pa.table([pa.array(column) for column in zip(*rows, strict=True)], names)
-        pq.write_table(table, path, row_group_size=23)
+        columns = zip(zip(*rows, strict=True), types or [None] * len(names), strict=True)
+        pq.write_table(pa.table([pa.array(*one) for one in columns], names), path, row_group_size=23)
     elif path.suffix == ".json":
         path.write_text("".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows))
     else:
         with path.open("w") as file:
-            csv.writer(file).writerows([names, *rows])
+            shown = ([str(one).lower() if isinstance(one, bool) else one for one in row] for row in rows)
+            csv.writer(file).writerows([names, *shown])
     return path
 
 
@@ -76,7 +81,7 @@ def read_split(store: ArrowStore) -> list[Any]:
     )
 
 
-@pytest.mark.parametrize("file", ["log.csv", "log.parquet", "log.json"])
+@pytest.mark.parametrize("file", FILES)
 @pytest.mark.parametrize("seed", [0, *(pytest.param(n, marks=pytest.mark.full) for n in range(1, 4))])
 def test_every_file_gives_the_split_of_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, file: str
@@ -158,7 +163,7 @@ def test_consecutive_folds_train_on_all_other_events(tmp_path: Path) -> None:
     assert {row[2] for row in made} == {"train", "test"}
 
 
-@pytest.mark.parametrize("file", ["log.csv", "log.parquet", "log.json"])
+@pytest.mark.parametrize("file", FILES)
 def test_strange_events_are_refused_or_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str
 ) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import random
@@ -14,13 +12,11 @@ from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from recbench_spark.config import Benchmark, Dataset, Split, make_benchmark, parse
+from recbench_spark.config import Benchmark, Dataset, Split, parse
 from recbench_spark.errors import ConfigError, DataError, ProtocolError, SchemaError
-from recbench_spark.night.split import identify_split, prepare_split
-from recbench_spark.runtime.journal import Journal
+from recbench_spark.night.split import identify_split
 from recbench_spark.schemas import MANIFESTS, REJECTS, SPLITS
 from recbench_spark.sources import text_pieces
 from recbench_spark.sources.conditions import Condition
@@ -28,6 +24,8 @@ from recbench_spark.sources.log_checks import LogRules
 from recbench_spark.sources.opened_logs import OpenedLog, label_stretches
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.blocks import ChangedRows
+from tests.night import test_event_logs as event_logs
+from tests.night.test_event_logs import write
 from tests.nights import PIECES, work_in
 
 SEEDS = range(*map(int, os.environ.get("RECBENCH_WHERE_SEEDS", "0,6").split(",")))
@@ -92,49 +90,21 @@ def holds(row: Row, condition: dict[str, Any]) -> bool:
 
 
 def write_rows(path: Path, rows: list[Row]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".parquet":
-        pq.write_table(pa.Table.from_pylist(rows, schema=SCHEMA), path, row_group_size=23)
-    elif path.suffix == ".json":
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    else:
-        with path.open("w") as file:
-            writer = csv.writer(file)
-            writer.writerows([NAMES, *([show(value) for value in row.values()] for row in rows)])
-    return path
+    return write(path, [tuple(row.values()) for row in rows], NAMES, TYPES)
 
 
-SCHEMA = pa.schema([
-    ("user_id", pa.string()), ("item_id", pa.string()), ("rating", pa.float64()),
-    ("event_time", pa.int64()), ("event", pa.string()), ("price", pa.float64()), ("shown", pa.bool_()),
-])  # fmt: skip
-
-
-def show(value: object) -> object:
-    return str(value).lower() if isinstance(value, bool) else "" if value is None else value
+TYPES = (pa.string(), pa.string(), pa.float64(), pa.int64(), pa.string(), pa.float64(), pa.bool_())
 
 
 def make(
     path: Path, where: list[dict[str, Any]], sections: dict[str, Any] | None = None, **more: Any
 ) -> Benchmark:
-    reader = {".parquet": "parquet", ".json": "json"}.get(path.suffix, "csv")
-    split = {"order": "temporal", "group": "global", "ratio": [0.7, 0.1, 0.2]}
-    return make_benchmark(
-        {
-            "name": "conditions",
-            "dataset": {"name": "log", "reader": reader, "path": str(path), "where": where, **more},
-            "split": split,
-            "models": [{"name": "popular", "kind": "popular"}],
-            **(sections or {}),
-        },
-        [], "test",
-    )  # fmt: skip
+    return event_logs.make(path, event_logs.GLOBAL, sections, where=where, events=None, **more)
 
 
 def split(folder: Path, benchmark: Benchmark, store: Any = None) -> tuple[list[Row], dict[str, Row], str]:
-    store = store or ArrowStore(str(folder))
+    store, _ = event_logs.split_log(folder, benchmark, store)
     split_id, _ = identify_split(store, benchmark)
-    prepare_split(store, benchmark, split_id, Journal(io.StringIO()))
     facts = store.rows(MANIFESTS, [("split_id", "=", split_id), ("part", "=", "log")])
     rows = store.rows(SPLITS, [("split_id", "=", split_id)])
     for row in rows:
@@ -147,7 +117,7 @@ def split(folder: Path, benchmark: Benchmark, store: Any = None) -> tuple[list[R
     [
         pytest.param(seed, file, marks=pytest.mark.full if seed else ())
         for seed in SEEDS
-        for n, file in enumerate(("log.csv", "log.parquet", "log.json"))
+        for n, file in enumerate(event_logs.FILES)
         if seed < 6 or seed % 3 == n
     ],
 )
