@@ -299,7 +299,10 @@ def _find_front_mistakes(comparisons: Comparisons, evaluation: Evaluation) -> It
 
 def _find_slice_mistakes(benchmark: Benchmark) -> Iterator[str]:
     """Yield slices of regressions that cannot be watched."""
-    watched = [cut.key for cut in benchmark.evaluation.slices]
+    watched, groups = [cut.key for cut in benchmark.evaluation.slices], benchmark.evaluation.item_groups
+    if groups and groups.column in benchmark.user_slices:
+        yield f"evaluation.item_groups: column '{groups.column}' is the key of a slice of users"
+    watched += [groups.column] if groups else []
     for key in benchmark.regression_slices:
         if key not in watched:
             yield f"regressions: no slice '{key}' in evaluation.slices\n  hint: {nearest(key, watched)}"

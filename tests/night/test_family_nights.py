@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from recbench_spark.config import Benchmark, parse
-from recbench_spark.errors import ProtocolError
-from recbench_spark.schemas import CHECKS, ITEMS, METRICS, RANKINGS, RUNS, SPLITS
+from recbench_spark.errors import ConfigError, ProtocolError
+from recbench_spark.schemas import CHECKS, ITEMS, METRICS, RANKINGS, RUNS, SLICE_COMPARISONS, SPLITS
 from recbench_spark.storage.arrow_store import ArrowStore
 from tests.metrics.families import KS, ORACLES, World
 from tests.metrics.test_families import check_values, read_values
 from tests.night import test_successive as successive
 from tests.night.test_moments import read_numbers
-from tests.nights import Ran, read_rows, run, run_in_pieces
+from tests.nights import DATE, TINY, Ran, read_rows, run, run_in_pieces
 
 SEEDS = (0, 1, 2)
 FAMILIES = [
@@ -95,3 +96,35 @@ def read_world(made: Ran, run_id: str) -> World:
             "history": [item for item, rating in own.items() if rating >= threshold],
         }  # fmt: skip
     return world
+
+
+def test_a_rule_watches_the_exposure_of_groups_of_items(tmp_path: Path) -> None:
+    """The most popular list becomes a random one: the groups of its items lose."""
+    labels = {"item_id": [f"i{n:05d}" for n in range(30)], "genre": [f"g{n % 5}" for n in range(30)]}
+    pq.write_table(pa.table(labels), tmp_path / "genres.parquet")
+    world = TINY["dataset"]["world"] | {"users": 400, "interactions": 4000}
+    rule = {"metric": "exposure_share", "k": 5, "drop": 0.05, "slice": "genre"}
+
+    def make(kind: str, slices: tuple[dict[str, str], ...] = ()) -> Benchmark:
+        evaluation = TINY["evaluation"] | {"metrics": ["ndcg", "exposure_share"], "slices": slices}
+        evaluation |= {"item_groups": {"path": str(tmp_path / "genres.parquet"), "column": "genre"}}
+        file = {**TINY, "dataset": {**TINY["dataset"], "world": world}, "regressions": [rule]}
+        models = [{"name": "shown", "kind": kind}]
+        return parse(Benchmark, {**file, "evaluation": evaluation, "models": models}, "groups")
+
+    store = ArrowStore(str(tmp_path / "warehouse"))
+    assert not run(store, make("popular")).outcome.regressions
+    second = run(store, make("random"), DATE + timedelta(days=1)).outcome
+    assert second.regressions and "genre" in str(second.regressions[0])
+    share: dict[Any, dict[str, float]] = {}
+    for row in read_rows(store, METRICS, metric="exposure_share", k=5):
+        share.setdefault(row.run_id, {})[row.slice_value] = row.value
+    before, after = (
+        share[row.run_id] for row in sorted(read_rows(store, RUNS), key=lambda r: r.logical_date)
+    )
+    rows = read_rows(store, SLICE_COMPARISONS)
+    assert {row.slice_value for row in rows if row.regressed} <= {
+        g for g in before if before[g] - after[g] > 0.05
+    }
+    with pytest.raises(ConfigError, match="'genre' is the key of a slice of users"):
+        make("popular", ({"key": "genre", "of": "users", "path": "users.parquet"},))

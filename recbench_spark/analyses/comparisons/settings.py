@@ -126,7 +126,8 @@ class Regression(Strict):
     certain: bool = False
     sequential: bool = False
     slice: Name | None = None
-    """Key of `evaluation.slices`; None: all users. Groups of items are tested by their standard errors."""
+    """Key of `evaluation.slices`, or the column of `evaluation.item_groups`; None: all users. Groups of
+    items are tested by their standard errors."""
     least_users: Annotated[int, Field(ge=2)] = 30
     """Fewest users of a slice's value that is judged alone."""
 
