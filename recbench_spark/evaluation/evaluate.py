@@ -45,6 +45,7 @@ def evaluate(  # noqa: PLR0913
     features: Any = None,
     features_name: str = EvaluationRequest.features_name,
     item_groups: Any = None,
+    user_groups: Any = None,
     columns: Mapping[str, Any] | None = None,
     k: Sequence[int] | int = EvaluationRequest.k,
     metrics: Sequence[Any] | str = EvaluationRequest.metrics,
@@ -81,6 +82,8 @@ def evaluate(  # noqa: PLR0913
         item_groups: item_id, a column of labels such as genre, and perhaps weight: at most 100 groups of
             items. A row has a label or a list of them, and an item may have several rows; its labels weigh
             1 together. Numbers of a group have the column's name as slice_key.
+        user_groups: user_id, and columns of labels such as country: every metric of ranks is also given for
+            each label's users (slice_key is the column), and `Result.find_gaps` compares them.
         columns: our column names and those in the tables, such as {"user_id": "userId"}; or by table, such
             as {"truth": {"item_id": "movieId"}}. A column not named here is also taken under its usual name
             in other libraries (`sources.column_names`); a line on stderr and a check tell.
@@ -116,7 +119,7 @@ def evaluate(  # noqa: PLR0913
     systems = {"lists": lists, "scores": scores, "embeddings": embeddings}
     tables, models = many_models.name_tables(systems, _check_pair)
     tables |= {"truth": truth, "train": train, "candidates": candidates, "features": features}
-    tables |= {"item_groups": item_groups}
+    tables |= {"item_groups": item_groups, "user_groups": user_groups}
     options: dict[str, Any] = {
         "features_name": features_name, "k": k, "metrics": metrics, "preset": preset, "uncut": uncut,
         "definition": definition, "similarity": similarity, "bootstrap": bootstrap, "draw": draw,

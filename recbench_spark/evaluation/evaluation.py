@@ -113,6 +113,7 @@ def evaluate(  # noqa: PLR0913
     candidates: Any = None,
     features: Any = None,
     item_groups: Any = None,
+    user_groups: Any = None,
     scratch: str | None = None,
     **options: Any,
 ) -> Result:
@@ -125,6 +126,7 @@ def evaluate(  # noqa: PLR0913
         train=train, candidates=candidates, features=features, item_groups=item_groups,
     )  # fmt: skip
     given = {"truth": truth, "train": train, "candidates": candidates, "features": features}
+    given |= {"user_groups": user_groups}
     with open_place(truth, scratch) as place:
         return replace(evaluate_at(place, plan, given), limits=plan.name_limits(train, candidates))
 

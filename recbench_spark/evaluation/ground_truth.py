@@ -5,6 +5,7 @@ User rows are `USERS` in `ranking.batch_schemas`. Axes: r rows, u users, i catal
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -37,6 +38,9 @@ class InteractionPairs:
     item_r: Ints
     value_r: Floats
 
+
+POPULARITY = "popularity"
+"""Key of the slice by training rows of items."""
 
 NO_PAIRS = InteractionPairs(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
 """No rows."""
@@ -153,7 +157,11 @@ def empty_train_checks(rows: int) -> list[Check]:
 
 
 def build_user_table(
-    questions: pa.Table, truth: InteractionPairs, trained: InteractionPairs, items: CatalogueItems
+    questions: pa.Table,
+    truth: InteractionPairs,
+    trained: InteractionPairs,
+    items: CatalogueItems,
+    groups: Mapping[str, pa.Array] | None = None,
 ) -> pa.Table:
     """Build the rows of `USERS`, with query_id where users have queries.
 
@@ -163,9 +171,14 @@ def build_user_table(
         truth: pairs, items by index in `items`.
         trained: pairs, items by index in `items`; empty without training rows.
         items: at least the items of both.
+        groups: each question's group by slice key, (q,) text; NULL: none.
     """
     users = questions.column("user_id").combine_chunks()
     bounds = bound_lists(truth.user_r, len(users))
+    labels = (
+        {} if items.label_n is None else {POPULARITY: pa.array(items.label_n[truth.item_r], pa.string())}
+    )
+    labels |= {name: group_q.take(pa.array(truth.user_r)) for name, group_q in (groups or {}).items()}
     columns = {
         "user_id": users,
         "part": pa.repeat(PART, len(users)),
@@ -173,7 +186,7 @@ def build_user_table(
         "item_ids": pa.ListArray.from_arrays(bounds, items.ids.take(pa.array(truth.item_r))),
         "items": pa.ListArray.from_arrays(bounds, pa.array(items.index_n[truth.item_r], pa.int32())),
         "relevance": pa.ListArray.from_arrays(bounds, pa.array(truth.value_r)),
-        "slices": _slice_labels(bounds, truth, items.label_n),
+        "slices": _slice_labels(bounds, labels),
         "masked": _training_lists(trained, len(users), items.index_n),
     }
     table = pa.table(columns, schema=USERS)
@@ -189,20 +202,22 @@ def _training_lists(trained: InteractionPairs, users: int, index_n: Ints) -> pa.
     return pa.ListArray.from_arrays(bound_lists(trained.user_r, users), items)
 
 
-def _slice_labels(
-    bounds: pa.Array, truth: InteractionPairs, label_n: npt.NDArray[np.str_] | None
-) -> pa.Array:
-    """Return truth items' labels by slice key.
+def _slice_labels(bounds: pa.Array, labels: Mapping[str, pa.Array]) -> pa.Array:
+    """Return truth items' labels by slice key, NULL for empty truth.
 
-    No keys without training rows, NULL for empty truth.
+    labels: by slice key, (p,) each for the truth's pairs.
     """
-    kind, has_truth = USERS.field("slices").type, np.diff(bounds.to_numpy()) > 0
-    if label_n is None:
-        return pa.array([[] if present else None for present in has_truth], kind)
-    labels = pa.array(label_n[truth.item_r], pa.string())
-    starts = bounds.to_numpy()[np.flatnonzero(np.append(has_truth, True))]
-    values = pa.ListArray.from_arrays(pa.array(starts, pa.int32()), labels)
-    keys = pa.repeat("popularity", len(values))
-    entries = pa.MapArray.from_arrays(pa.array(np.arange(len(values) + 1), pa.int32()), keys, values)
-    places = pa.array(np.where(has_truth, np.cumsum(has_truth) - 1, 0), mask=~has_truth)
-    return entries.take(places).cast(kind) if len(entries) else pa.nulls(len(has_truth), kind)
+    kind, n_u = USERS.field("slices").type, np.diff(bounds.to_numpy())
+    if not labels:
+        return pa.array([[] if n else None for n in n_u], kind)
+    keys, n_t = list(labels), n_u[n_u > 0]
+    user_p = np.repeat(np.arange(len(n_u)), n_u)
+    # User after user, each with all keys.
+    order = np.lexsort((np.repeat(np.arange(len(keys)), len(user_p)), np.tile(user_p, len(keys))))
+    flat = pa.concat_arrays(list(labels.values())).take(pa.array(order))
+    starts = np.concatenate([[0], np.cumsum(np.repeat(n_t, len(keys)))])
+    values = pa.ListArray.from_arrays(pa.array(starts, pa.int32()), flat)
+    ends = pa.array(np.arange(len(n_t) + 1) * len(keys), pa.int32())
+    entries = pa.MapArray.from_arrays(ends, pa.array(keys * len(n_t), pa.string()), values)
+    places = pa.array(np.where(n_u > 0, np.cumsum(n_u > 0) - 1, 0), mask=n_u == 0)
+    return entries.take(places).cast(kind) if len(n_t) else pa.nulls(len(n_u), kind)

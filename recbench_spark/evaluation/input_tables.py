@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from recbench_spark.engine.local import LocalEngine
 from recbench_spark.engine.versions import is_frame
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.evaluation import task_tables
+from recbench_spark.evaluation.ground_truth import POPULARITY
 from recbench_spark.evaluation.request_checks import EvaluationPlan, check_queries
 from recbench_spark.evaluation.task_tables import (
     CANDIDATES,
@@ -29,15 +30,19 @@ from recbench_spark.evaluation.task_tables import (
     LISTED,
     TRAIN,
     TRUTH,
+    USER_GROUPS,
     TaskTables,
 )
 from recbench_spark.metrics.kernels.chunk import check_gains
+from recbench_spark.metrics.predictions import refuse_many_slices
 from recbench_spark.schemas import ID_NAMES, IDS, QUERY_ID
+from recbench_spark.sources.arrow_rows import spell_values
 from recbench_spark.sources.input_rows import (
     CheckedInput,
     InputRows,
     check_input,
     check_vectors,
+    count_distinct,
     open_input,
     refuse_twice,
 )
@@ -171,7 +176,42 @@ def read_tables(place: RunPlace, plan: EvaluationPlan, given: Mapping[str, Any])
         opened = open_input(place.engine, given["features"], (), "features")
         tables[FEATURES] = check_vectors(opened, "item_id", "features", biased=False)
         refuse_twice(place.engine, tables[FEATURES], "item_id", "features")
+    if given.get("user_groups") is not None:
+        tables[USER_GROUPS] = read_user_groups(place, given["user_groups"])
     return CheckedTables(tables, grades)
+
+
+def read_user_groups(place: RunPlace, table: Any) -> CheckedInput:
+    """Read groups of users: user_id, and a column of labels for each slice.
+
+    Raises:
+        SchemaError: no column of labels, or it has the key of another slice.
+        DataError: a user stands twice, or a column has more than MAX_SLICES labels.
+    """
+    opened = open_input(place.engine, table, ("user_id",), "user_groups")
+    names = [name for name in opened.schema.names if name != "user_id"]
+    if not names or POPULARITY in names:
+        hint = f"give columns of labels, such as country; {POPULARITY} is a slice already"
+        raise SchemaError(f"user_groups has {', '.join(opened.schema.names)}", hint)
+    checked = check_input(opened, {}, "user_groups", ids=("user_id",), others=names)
+    if count_distinct(place.engine, checked, "user_id") < checked.n:
+        raise DataError("user_groups: a user stands twice", "give one row for each user")
+    kept = ("user_id", *names)
+    rows = ChangedRows(checked.rows, kept, spell_labels, kept)
+    for name, labels in zip(names, zip(*rows.each(names, list_labels), strict=True), strict=False):
+        refuse_many_slices(name, len(set().union(*labels)), "user_groups")
+    return replace(checked, rows=rows, table=checked.table and spell_labels(checked.table))
+
+
+def spell_labels(rows: pa.Table) -> pa.Table:
+    """Return groups of users with labels as text."""
+    labels = {name: spell_values(rows.column(name)) for name in rows.column_names if name != "user_id"}
+    return pa.table({"user_id": rows.column("user_id"), **labels})
+
+
+def list_labels(tables: Iterable[pa.Table]) -> list[set[str]]:
+    """List the labels in some rows, column by column."""
+    return [{*column.unique().drop_null().to_pylist()} for column in pa.concat_tables(tables).columns]
 
 
 def read_system(place: RunPlace, plan: EvaluationPlan, ids: Sequence[str]) -> dict[int, CheckedInput]:
@@ -230,6 +270,8 @@ def deal_tables(place: RunPlace, tables: CheckedTables) -> TaskRows:
         for n, table in tables.tables.items()
     ]  # fmt: skip
     types = {n: _list_types(columns[n]) for n in columns}
+    if USER_GROUPS in types:
+        types[USER_GROUPS] = pa.schema(dict.fromkeys(columns[USER_GROUPS], pa.string()))
     tasks = place.engine.count_tasks(sum(table.n for table in tables.tables.values()))
     change = partial(task_tables.open_tables, columns=types, numeric=tables.numeric)
     return deal_sides(place.engine, sides, tasks).then(change, ())

@@ -31,6 +31,7 @@ TABLE_COLUMNS = {
     "user embeddings": ("user_id", "vector"),
     "item embeddings": ("item_id", "vector"),
     "pairs": ("query_id", "item_id"),
+    "user_groups": ("user_id",),
 }
 """Required columns for tables with others than PAIR_COLUMNS."""
 

@@ -43,8 +43,9 @@ from recbench_spark.storage.blocks import Sides
 from recbench_spark.storage.packed_blocks import unpack_blocks
 from recbench_spark.storage.shared_arrays import bound_lists
 
-LISTED, TRAIN, TRUTH, CANDIDATES, ITEM_VECTORS, FEATURES = range(6)
-"""Tables: lists or scores, or user vectors; training; truth; given candidates; item vectors; features."""
+LISTED, TRAIN, TRUTH, CANDIDATES, ITEM_VECTORS, FEATURES, USER_GROUPS = range(7)
+"""Tables: lists or scores, or user vectors; training; truth; given candidates; item vectors; features;
+groups of users."""
 
 SIDES = ("listed", "train", "truth", "candidates", "features")
 """Columns counting an id's rows."""
@@ -303,7 +304,21 @@ def build_users(task: TaskTables, catalogue: TaskCatalogue) -> tuple[TaskTables,
     trained = task.pairs[TRAIN][0]
     if task.has_queries:
         trained = repeat_pairs(trained, task.owner_q)
-    return task, index_i, build_user_table(task.questions, task.pairs[TRUTH][0], trained, items)
+    users = build_user_table(task.questions, task.pairs[TRUTH][0], trained, items, label_users(task))
+    return task, index_i, users
+
+
+def label_users(task: TaskTables) -> dict[str, pa.Array]:
+    """Return each question's groups by slice key, (q,) text; NULL: its user has none."""
+    if USER_GROUPS not in task.tables:
+        return {}
+    rows = task.tables[USER_GROUPS]
+    at = find_indices(
+        task.questions.column("user_id"), combine_column(rows.column("user_id").cast(pa.string()))
+    )
+    places = pa.array(at, mask=at < 0)
+    names = [name for name in rows.column_names if name != "user_id"]
+    return {name: combine_column(rows.column(name)).take(places) for name in names}
 
 
 def rank_lists(

@@ -214,7 +214,7 @@ def label_slice(rows: Sequence[MetricRow], column: str, label: str) -> list[Metr
     return sliced
 
 
-def refuse_many_slices(column: str, labels: int) -> None:
+def refuse_many_slices(column: str, labels: int, what: str = "predictions") -> None:
     """Refuse a column with too many values.
 
     Raises:
@@ -222,7 +222,7 @@ def refuse_many_slices(column: str, labels: int) -> None:
     """
     if labels > MAX_SLICES:
         raise DataError(
-            f"predictions: {column} has more than {MAX_SLICES} values", "slice by a column with few values"
+            f"{what}: {column} has more than {MAX_SLICES} values", "slice by a column with few values"
         )
 
 

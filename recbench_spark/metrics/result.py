@@ -22,6 +22,7 @@ from recbench_spark import __version__
 from recbench_spark.core.checks import Check
 from recbench_spark.engine.versions import collect_arrow, union_rows
 from recbench_spark.metrics import result_views
+from recbench_spark.metrics.group_gaps import describe_gaps
 
 if TYPE_CHECKING:  # results in this process need neither
     from matplotlib.figure import Figure
@@ -84,6 +85,27 @@ class Result:
             rows = rows.filter(pc.is_null(rows.column("slice_key")))
         frame: pd.DataFrame = rows.select([*more, *COLUMNS]).to_pandas().astype({"k": "Int64"})
         return frame
+
+    def find_gaps(self, slice_key: str, level: float = 0.95) -> pd.DataFrame:
+        """Return how far the means of groups of users lie apart, one row for each number.
+
+        Columns: metric, k, definition, and those of the table `group_gaps` that need no baseline.
+
+        Args:
+            slice_key: a column of `user_groups`.
+            level: chance that all bounds of a number hold together.
+        """
+        rows = [row for row in to_arrow(self.metrics).to_pylist() if row["slice_key"] == slice_key]
+        key = [name for name in (MODEL, "metric", "k", "definition") if rows and name in rows[0]]
+        numbers: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+        for row in rows:
+            if row["value"] is not None:
+                numbers.setdefault(tuple(row[name] for name in key), []).append(row)
+        facts = [
+            dict(zip(key, number, strict=True)) | describe_gaps(groups, groups[0]["metric"], level)
+            for number, groups in numbers.items()
+        ]
+        return pd.DataFrame(facts).astype({"k": "Int64"} if facts else {})
 
     def pivot(self) -> pd.DataFrame:
         """Return a row per model and a column per number.

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from recbench_spark.analyses.comparisons.differences import HOLDOUT, ComparisonPlan
-from recbench_spark.analyses.comparisons.kernels.spreads import LEAST_USERS, Gaps, measure_gaps
 from recbench_spark.core.arrays import Floats
 from recbench_spark.core.metric_names import split_figure
+from recbench_spark.metrics.group_gaps import describe_gaps
 from recbench_spark.metrics.kernels.about import about_metric
 
 NumberRow = Mapping[str, Any]
@@ -39,7 +39,7 @@ def list_gaps(
         if row["slice_key"] in slices and row["estimator"] == HOLDOUT and row["value"] is not None:
             number = (row["slice_key"], row["part"], row["metric"], row["definition"], row["k"])
             groups.setdefault((*number, row["run_id"]), []).append(row)
-    facts = {key: _describe_gaps(own, key[2], plan.bootstrap.level) for key, own in groups.items()}
+    facts = {key: describe_gaps(own, key[2], plan.bootstrap.level) for key, own in groups.items()}
     listed = []
     for group in plan.groups:
         for place in group.runs if group.kind == "pair" else ():
@@ -57,23 +57,6 @@ def list_gaps(
                     row |= {f"other_{name}": beside.get(name) for name in ("mad", "gap")}
                 listed.append(row)
     return listed
-
-
-def _describe_gaps(rows: Sequence[NumberRow], metric: str, level: float) -> dict[str, Any]:
-    """Measure the gaps between one number's groups: columns of `group_gaps`."""
-    kept = [row for row in rows if row["n"] >= LEAST_USERS and row["stderr"] is not None]
-    kept.sort(key=lambda row: str(row["slice_value"]))
-    facts: dict[str, Any] = {"groups": len(kept), "few": len(rows) - len(kept)}
-    if len(kept) < 2:
-        return facts
-    means, errors = ([row[name] for row in kept] for name in ("value", "stderr"))
-    gaps: Gaps = measure_gaps(means, errors, level, -1.0 if about_metric(metric).best == "small" else 1.0)
-    for name, numbers in (("mad", gaps.mad), ("gap", gaps.gap)):
-        facts |= dict(zip((name, f"{name}_low", f"{name}_high"), numbers, strict=True))
-    facts |= {"worst_group": kept[gaps.worst]["slice_value"], "worst_value": means[gaps.worst]}
-    facts |= {"worst_low": means[gaps.worst] - gaps.worst_reach}
-    facts |= {"worst_high": means[gaps.worst] + gaps.worst_reach}
-    return facts | {"best_group": kept[gaps.best]["slice_value"], "best_value": means[gaps.best]}
 
 
 # ------------------------------------------------------------------------------- fronts

@@ -1,15 +1,11 @@
-"""Spread of values over users: percentiles, worst tenth, Lorenz curve, gaps.
+"""Spread of values over users: percentiles, worst tenth, Lorenz curve.
 
-All follow from a histogram: values, ascending, and the users of each. Axes: v values, q percentiles, g
-groups.
+All follow from a histogram: values, ascending, and the users of each. Axes: v values, q percentiles.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 from scipy.special import bdtr, bdtrik, ndtri, stdtrit
@@ -26,7 +22,7 @@ LORENZ = tuple(range(0, 101, 10))
 """Shares of users on the Lorenz curve, in hundredths."""
 
 LEAST_USERS = 30
-"""Fewest users of a group that is compared with others, and of a worst tenth with an interval."""
+"""Fewest users in a worst tenth with an interval."""
 
 
 def find_percentiles(value_v: Floats, users_v: Ints, level: float) -> tuple[Floats, Floats, Floats]:
@@ -119,49 +115,6 @@ def bound_share(count: int, n: int, level: float) -> tuple[float, float]:
     z = -float(ndtri((1 - level) / 2))
     middle, reach = count + z * z / 2, z * math.sqrt(count * (n - count) / n + z * z / 4)
     return max(middle - reach, 0.0) / (n + z * z), min(middle + reach, n + z * z) / (n + z * z)
-
-
-# ------------------------------------------------------------------------------- gaps between groups
-
-
-@dataclass(frozen=True)
-class Gaps:
-    """Differences between means of groups of users, with bounds.
-
-    mad: mean size of the difference of two groups; gap: the largest one. worst, best: places of the groups.
-    worst_reach: half the width of the worst group's interval. NaN: fewer than two groups.
-    """
-
-    mad: tuple[float, float, float]
-    gap: tuple[float, float, float]
-    worst: int
-    best: int
-    worst_reach: float
-
-
-def measure_gaps(mean_g: Sequence[float], stderr_g: Sequence[float], level: float, sign: float) -> Gaps:
-    """Measure how far means of disjoint groups lie apart.
-
-    The means have independent errors. All differences have intervals that hold together (Bonferroni), so
-    the bounds of their mean and of the largest hold too, and reach 0 where no difference is certain. Source
-    of the mean difference: Deldjoo et al. 2021, A flexible framework for evaluating user and item fairness
-    in recommender systems.
-
-    Args:
-        mean_g: means, at least two.
-        stderr_g: their standard errors.
-        level: chance that the bounds hold.
-        sign: 1 where large values are best, else -1.
-    """
-    means, errors = np.asarray(mean_g), np.asarray(stderr_g)
-    one, other = np.array(list(combinations(range(len(means)), 2))).T
-    size = np.abs(means[one] - means[other])
-    reach = -ndtri((1 - level) / 2 / len(size)) * np.hypot(errors[one], errors[other])
-    bounds = size, np.clip(size - reach, 0, None), size + reach
-    mad, gap = ([float(function(bound)) for bound in bounds] for function in (np.mean, np.max))
-    worst, best = int(np.argmin(sign * means)), int(np.argmax(sign * means))
-    worst_reach = float(-ndtri((1 - level) / 2 / len(means)) * errors[worst])
-    return Gaps((mad[0], mad[1], mad[2]), (gap[0], gap[1], gap[2]), worst, best, worst_reach)
 
 
 # ------------------------------------------------------------------------------- preferences
