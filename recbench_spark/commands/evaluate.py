@@ -88,6 +88,7 @@ def parser() -> cli.Parser:
     add("--candidates", metavar="PATH", help="candidates of each user (user_id, item_id)")
     add("--features", metavar="PATH", help="features of items (item_id, vector)")
     add("--item-groups", metavar="PATH", help="groups of items (item_id, a column of labels[, weight])")
+    add("--user-groups", metavar="PATH", help="groups of users (user_id, columns of labels)")
     add("--similarity", choices=SIMILARITIES, default=EvaluationRequest.similarity, help="of embeddings")
     _add_metric_flags(flags)
     _add_run_flags(flags)
@@ -203,7 +204,7 @@ def _publish(store: FileTables, result: Any, run: dict[str, Any]) -> None:
     print_results(metrics, checks, run_id, store.root, run["settings"].get("slice"))
 
 
-OTHERS = ("train", "candidates", "features", "item_groups")
+OTHERS = ("train", "candidates", "features", "item_groups", "user_groups")
 """Flags with tables beside the system's and the truth."""
 
 

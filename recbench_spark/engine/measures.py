@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from recbench_spark.core.arrays import Ints
 from recbench_spark.core.streams import Batches, serialize_table
+from recbench_spark.engine.whole_users import keep_users_whole
 from recbench_spark.schemas import Table
 
 Pieces = Sequence[Sequence[pa.RecordBatch]]
@@ -104,15 +105,20 @@ def sum_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Yield each measure's sums over some tables.
 
-    Results are `CELLS` rows, with all cells together. `most`: rows for a measure at once.
+    Results are `CELLS` rows, with all cells together. `most`: rows for a measure at once, and
+    more where they end within a user's questions.
     """
+    for piece in keep_users_whole(_cut_tables(tables, most)):
+        for name, measure in measures.items():
+            for rows in measure.sums(iter([piece])):
+                if rows.num_rows:
+                    yield pack_rows(name, pa.Table.from_batches([rows]))
+
+
+def _cut_tables(tables: Iterable[pa.Table], most: int) -> Batches:
     for table in tables:
         for start in range(0, table.num_rows, most):
-            piece = table.slice(start, most).combine_chunks()
-            for name, measure in measures.items():
-                for rows in measure.sums(iter(piece.to_batches())):
-                    if rows.num_rows:
-                        yield pack_rows(name, pa.Table.from_batches([rows]))
+            yield from table.slice(start, most).combine_chunks().to_batches()
 
 
 def deal_sums(

@@ -8,6 +8,7 @@ from recbench_spark.analyses.sampling import sampled
 from recbench_spark.config import Evaluation
 from recbench_spark.core.streams import Batches
 from recbench_spark.engine.measures import Measure
+from recbench_spark.engine.whole_users import keep_users_whole
 from recbench_spark.metrics import accuracy
 from recbench_spark.metrics.accuracy import MetricPlan
 from recbench_spark.metrics.ceilings import ceiling_measure
@@ -18,7 +19,6 @@ from recbench_spark.metrics.listed import (
     map_lists,
 )
 from recbench_spark.metrics.multiverse import multiverse_measure
-from recbench_spark.metrics.questions import keep_users_whole
 from recbench_spark.metrics.ranking_counts import count_measure
 
 

@@ -22,6 +22,7 @@ from recbench_spark.core.definitions import Definition
 from recbench_spark.core.metric_names import suggest_metric
 from recbench_spark.core.streams import Batches
 from recbench_spark.engine.measures import Measure
+from recbench_spark.engine.whole_users import has_questions, keep_users_whole
 from recbench_spark.errors import ConfigError, show_value
 from recbench_spark.metrics import beyond_accuracy
 from recbench_spark.metrics.beyond_accuracy import LIST_METRICS
@@ -36,8 +37,6 @@ from recbench_spark.metrics.questions import (
     Owners,
     average_moments,
     average_questions,
-    has_questions,
-    keep_users_whole,
     read_owners,
 )
 from recbench_spark.ranking import batch_schemas

@@ -19,12 +19,13 @@ from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.definitions import GRADED_GAINS, Definition
 from recbench_spark.core.streams import Batches
 from recbench_spark.engine.measures import Measure
+from recbench_spark.engine.whole_users import keep_users_whole
 from recbench_spark.metrics import accuracy
 from recbench_spark.metrics.accuracy import SLICE, MetricPlan, MetricTotals
 from recbench_spark.metrics.kernels import accuracy as kernel
 from recbench_spark.metrics.kernels.about import best_when
 from recbench_spark.metrics.kernels.chunk import Chunk, divide, sum_by
-from recbench_spark.metrics.questions import average_moments, keep_users_whole, read_owners
+from recbench_spark.metrics.questions import average_moments, read_owners
 from recbench_spark.ranking.batches import to_rankings
 from recbench_spark.ranking.kernels.rankings import Rankings
 from recbench_spark.schemas import CEILINGS

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.core.streams import Batches
 from recbench_spark.engine.measures import Measure
+from recbench_spark.engine.whole_users import keep_users_whole
 from recbench_spark.metrics import accuracy, beyond_accuracy
 from recbench_spark.metrics.accuracy import HOLDOUT, MetricPlan
 from recbench_spark.metrics.beyond_accuracy import Facts
@@ -28,7 +29,7 @@ from recbench_spark.metrics.kernels.user_lists import (
     HeadAndTail,
     UserLists,
 )
-from recbench_spark.metrics.questions import keep_users_whole, read_owners
+from recbench_spark.metrics.questions import read_owners
 from recbench_spark.ranking.batch_schemas import (
     HISTOGRAM,
     LISTING_COUNTS,

@@ -18,8 +18,8 @@ from recbench_spark.core.definitions import Definition
 from recbench_spark.core.resampling import FEW_USERS
 from recbench_spark.core.streams import Batches
 from recbench_spark.engine.measures import Measure
+from recbench_spark.engine.whole_users import has_questions, keep_users_whole, number_users
 from recbench_spark.errors import DataError
-from recbench_spark.metrics.questions import has_questions, keep_users_whole, number_users
 from recbench_spark.ranking.batch_schemas import RANKING_COUNTS
 from recbench_spark.ranking.kernels.rankings import mark_relevant
 from recbench_spark.schemas import QUERY_ID

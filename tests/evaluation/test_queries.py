@@ -16,9 +16,10 @@ import pytest
 import recbench_spark
 from recbench_spark.core.resampling import mean_and_error, moments, row_mean_and_error
 from recbench_spark.engine.measures import reduce_pieces
+from recbench_spark.engine.whole_users import keep_users_whole
 from recbench_spark.errors import ConfigError, DataError, SchemaError
 from recbench_spark.evaluation.evaluation import evaluate
-from recbench_spark.metrics.questions import Owners, keep_users_whole
+from recbench_spark.metrics.questions import Owners
 from recbench_spark.metrics.ranking_counts import checks_from_counts, count_measure
 from tests.evaluation.test_engines import comparable, drawn, frames, ids
 from tests.evaluation.test_task_tables import answer, evaluate_in_tasks
