@@ -221,7 +221,7 @@ def check_flags(args: argparse.Namespace, kind: str) -> Definition:
     read_columns(args)
     if kind == "predictions":
         return make_definition(request.preset, request.definition)
-    tables = {name: getattr(args, name) for name in (*KINDS[:3], *OTHERS)}
+    tables = {name: getattr(args, name) for name in (*KINDS[:3], *OTHERS) if name != "user_groups"}
     return check_request(request, **tables).definition
 
 

@@ -101,16 +101,19 @@ def _number_cells(key: Sequence[str], rows: pa.RecordBatch) -> Ints:
 
 
 def sum_rows(
-    measures: Measures, tables: Iterable[pa.Table], most: int = PIECE_ROWS
+    measures: Measures, tables: Iterable[pa.Table], most: int | None = PIECE_ROWS
 ) -> Iterator[pa.RecordBatch]:
     """Yield each measure's sums over some tables.
 
-    Results are `CELLS` rows, with all cells together. `most`: rows for a measure at once, and
-    more where they end within a user's questions.
+    Results are `CELLS` rows, with all cells together. `most`: rows for a measure at once, and more where
+    they would end within the questions of a user; None: all rows of a table.
     """
-    for piece in keep_users_whole(_cut_tables(tables, most)):
+    pieces = ([piece] for piece in keep_users_whole(_cut_tables(tables, most or 1)))
+    if most is None:
+        pieces = (table.combine_chunks().to_batches() for table in tables)
+    for piece in pieces:
         for name, measure in measures.items():
-            for rows in measure.sums(iter([piece])):
+            for rows in measure.sums(iter(piece)):
                 if rows.num_rows:
                     yield pack_rows(name, pa.Table.from_batches([rows]))
 

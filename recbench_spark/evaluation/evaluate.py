@@ -118,12 +118,13 @@ def evaluate(  # noqa: PLR0913
         raise ConfigError(f"scratch is {show_value(scratch)}", "give the path of a folder")
     systems = {"lists": lists, "scores": scores, "embeddings": embeddings}
     tables, models = many_models.name_tables(systems, _check_pair)
-    tables |= {"truth": truth, "train": train, "candidates": candidates, "features": features}
-    tables |= {"item_groups": item_groups, "user_groups": user_groups}
+    others = truth, train, candidates, features, item_groups, user_groups
+    tables |= dict(zip(OTHERS, others, strict=True))
     options: dict[str, Any] = {
         "features_name": features_name, "k": k, "metrics": metrics, "preset": preset, "uncut": uncut,
         "definition": definition, "similarity": similarity, "bootstrap": bootstrap, "draw": draw,
-    } | {"scratch": scratch}  # fmt: skip
+        "scratch": scratch,
+    }  # fmt: skip
 
     def call(tables: Mapping[str, Any]) -> Result:
         from recbench_spark.evaluation import evaluation  # noqa: PLC0415
@@ -193,6 +194,9 @@ def make_views(views: object) -> Views:
 
 
 # ------------------------------------------------------------------------------------ choice of the engine
+
+OTHERS = ("truth", "train", "candidates", "features", "item_groups", "user_groups")
+"""Tables beside the system's."""
 
 EngineCall = Callable[[Mapping[str, Any]], Result]
 """Evaluates tables; these choose the runner."""

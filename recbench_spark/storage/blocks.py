@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from recbench_spark.engine.local import LocalEngine
     from recbench_spark.engine.sessions import SparkEngine
 
-WHOLE = 1 << 62
-"""More rows than a task can hold."""
-
 Deal = Callable[[Iterable[pa.Table]], Iterator[Block]]
 """Partitions some tables into blocks, each with its task's number."""
 
@@ -262,7 +259,7 @@ def reduce_rows(measures: Measures, rows: Rows, tasks: int = 1) -> dict[str, pa.
 
 def reduce_tasks(measures: Measures, rows: TaskRows, tasks: int = 1) -> dict[str, pa.Table]:
     """Reduce tasks' rows; a measure gets a whole task."""
-    deal = partial(_deal_cells, measures=measures, tasks=tasks, most=WHOLE)
+    deal = partial(_deal_cells, measures=measures, tasks=tasks, most=None)
     return read_results(measures, finish_dealt(measures, rows.deal(deal, tasks)))
 
 
@@ -272,7 +269,7 @@ def finish_dealt(measures: Measures, sums: TaskRows) -> pa.Table:
 
 
 def _deal_cells(
-    tables: Iterable[pa.Table], measures: Measures, tasks: int, most: int = PIECE_ROWS
+    tables: Iterable[pa.Table], measures: Measures, tasks: int, most: int | None = PIECE_ROWS
 ) -> Iterator[Block]:
     return pack_sums(sum_rows(measures, tables, most), measures, tasks)
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from recbench_spark import evaluate
+from recbench_spark import cli, evaluate
+from recbench_spark.commands import evaluate as job
 from recbench_spark.errors import DataError, SchemaError
 from recbench_spark.metrics.result import to_arrow
+from recbench_spark.schemas import METRICS
+from recbench_spark.storage.arrow_store import ArrowStore
 
 NUMBERS = ["metric", "k", "slice_key", "slice_value", "value", "stderr", "ci_low", "ci_high", "n"]
 USERS = [f"u{n}" for n in range(120)]
@@ -19,10 +23,10 @@ COUNTRIES = {user: "DE" if n % 3 else "FR" for n, user in enumerate(USERS) if n 
 
 def draw(queries: bool = False) -> dict[str, pd.DataFrame]:
     rng = np.random.default_rng(9)
-    asked = [(user, str(q)) for user in USERS for q in range(1 + (queries and int(user[1:]) % 2))]
+    questions = [(user, str(q)) for user in USERS for q in range(1 + (queries and int(user[1:]) % 2))]
     tables = {}
     for name, n in (("truth", 3), ("lists", 6)):
-        rows = [(u, q, f"i{i}", r + 1) for u, q in asked for r, i in enumerate(rng.permutation(20)[:n])]
+        rows = [(u, q, f"i{i}", r + 1) for u, q in questions for r, i in enumerate(rng.permutation(20)[:n])]
         table = pd.DataFrame(rows, columns=["user_id", "query_id", "item_id", "rank"])
         dropped = [] if queries else ["query_id"]
         tables[name] = table.drop(columns=[*dropped, *(["rank"] if name == "truth" else [])])
@@ -90,3 +94,18 @@ def test_groups_that_cannot_be_read_are_refused() -> None:
     many = pd.DataFrame({"user_id": [f"u{n}" for n in range(101)], "name": [f"n{n}" for n in range(101)]})
     with pytest.raises(DataError, match="user_groups: name has more than 100 values"):
         evaluate(**draw(), user_groups=many)
+
+
+def test_the_command_takes_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = []
+    for name, table in {**draw(), "user-groups": groups()}.items():
+        table.to_parquet(tmp_path / f"{name}.parquet")
+        paths += [f"--{name}", str(tmp_path / f"{name}.parquet")]
+    flags = ["--metrics", "ndcg", "--k", "5", "--warehouse", str(tmp_path / "w"), "--model", "ours"]
+    with pytest.raises(SystemExit) as ended:
+        cli.run(job.main, job.parser(), [*paths, *flags])
+    assert ended.value.code == 0
+    assert "ndcg" in capsys.readouterr().out
+    store = ArrowStore(str(tmp_path / "w"))
+    keys = {row["slice_key"] for row in store.rows(METRICS, [], ["slice_key"])}
+    assert keys == {None, "country", "age"}
