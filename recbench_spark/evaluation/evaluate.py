@@ -118,13 +118,11 @@ def evaluate(  # noqa: PLR0913
         raise ConfigError(f"scratch is {show_value(scratch)}", "give the path of a folder")
     systems = {"lists": lists, "scores": scores, "embeddings": embeddings}
     tables, models = many_models.name_tables(systems, _check_pair)
-    others = truth, train, candidates, features, item_groups, user_groups
-    tables |= dict(zip(OTHERS, others, strict=True))
+    tables |= dict(zip(OTHERS, (truth, train, candidates, features, item_groups, user_groups), strict=True))
     options: dict[str, Any] = {
         "features_name": features_name, "k": k, "metrics": metrics, "preset": preset, "uncut": uncut,
         "definition": definition, "similarity": similarity, "bootstrap": bootstrap, "draw": draw,
-        "scratch": scratch,
-    }  # fmt: skip
+    } | {"scratch": scratch}  # fmt: skip
 
     def call(tables: Mapping[str, Any]) -> Result:
         from recbench_spark.evaluation import evaluation  # noqa: PLC0415
