@@ -181,6 +181,11 @@ def make_metrics() -> str:
             ("family", "what it is for", "metrics"),
             [(f"`{n}`", FAMILIES[n], ", ".join(map(_name_needs, of))) for n, of in list_families().items()],
         ),
+        "What none of them shows: whether people are glad of what they see, why a group is shown less (its"
+        " items may be fewer, worse, or unknown to the log), and whether an equal share is a fair one."
+        " Held-out rows are what an earlier recommender showed; a group that it hid has no truth to be"
+        " found. The tables `user_spreads`, `group_gaps`, `preferences` and `fronts` say who wins and who"
+        " loses.\n",
         *map(_write_metric, _sort_metrics(ABOUT)),
         "## Estimators\n",
         "The column `estimator` says how a number is corrected for exposure or for drawn candidates"
