@@ -115,16 +115,16 @@ def cut_labels(
 ) -> Floats:
     """Add up the weights of each user's first k items by group, (u, c, g).
 
-    weight_n: (n,) factors of the items; None: 1. Labels add up in the order of a user's items.
+    weight_n: (n,) factors of the items; None: 1. ks: ascending. Labels add up in the order of a user's
+    items, from one cut-off to the next.
     """
     entry, group, weight = grouping.label(items)
-    users, g, place = len(items.offsets) - 1, len(grouping.sizes_g), items.place_n[entry]
-    weight = weight if weight_n is None else weight * weight_n[entry]
-    cell = items.user_n[entry] * g + group
-    out = np.zeros((users, len(ks), g))
-    for c, k in enumerate(ks):
-        own = place < k
-        out[:, c] = np.bincount(cell[own], weight[own], minlength=users * g).reshape(users, g)
+    users, g, c = len(items.offsets) - 1, len(grouping.sizes_g), len(ks)
+    cut = np.searchsorted(ks, items.place_n[entry], side="right")
+    weight, own = weight if weight_n is None else weight * weight_n[entry], cut < c
+    cell = (items.user_n[entry] * c + cut) * g + group
+    sums = np.bincount(cell[own], weight[own], minlength=users * c * g).reshape(users, c, g)
+    out: Floats = np.cumsum(sums, axis=1)
     return out
 
 
