@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +39,7 @@ from recbench_spark.ranking.batch_schemas import (
     METRIC_ROWS,
     PROFILES,
 )
-from recbench_spark.ranking.batches import column_or_null
+from recbench_spark.ranking.batches import column_or_null, split_by_part
 from recbench_spark.ranking.kernels.rankings import mark_relevant
 from recbench_spark.schemas import METRICS, QUERY_ID
 from recbench_spark.storage.shared_arrays import flatten_lists
@@ -135,21 +136,44 @@ def look_up_listed_items(
         batches: rankings with `top_items`.
         with_truth: relevant items are looked up, too (`LISTS_WITH_TRUTH`).
     """
-    for batch in batches:
+
+    def look_up(batch: pa.RecordBatch) -> pa.RecordBatch | None:
         length = pc.list_value_length(batch.column("top_items"))
         with_list = batch.filter(pc.greater(pc.fill_null(length, 0), 0))
-        if with_list.num_rows:
-            yield _look_up_lists(known, threshold, with_list, with_truth)
+        if not with_list.num_rows:
+            return None
+        return _look_up_lists(known, threshold, with_list, _find_shown(known, batch), with_truth)
+
+    for batch in batches:
+        lists = remember(batch, (known, threshold, with_truth), partial(look_up, batch))
+        if lists is not None:
+            yield lists
+
+
+_remembered: dict[tuple[object, ...], Any] = {}
+
+
+def remember(batch: pa.RecordBatch, key: tuple[object, ...], make: Callable[[], Any]) -> Any:
+    """Return what `make` makes of a batch, once for all measures while the batch lives."""
+    full = (id(batch), *key)
+    if full not in _remembered:
+        weakref.finalize(batch, _remembered.pop, full, None)
+        _remembered[full] = make()
+    return _remembered[full]
 
 
 def _look_up_lists(
-    known: ItemLookup, threshold: float | None, batch: pa.RecordBatch, with_truth: bool
+    known: ItemLookup,
+    threshold: float | None,
+    batch: pa.RecordBatch,
+    shown: tuple[Ints, Ints],
+    with_truth: bool,
 ) -> pa.RecordBatch:
     offsets, relevance = flatten_lists(batch.column("relevance"))
     relevant_p = mark_relevant(relevance, threshold)
     before = np.concatenate([[0], np.cumsum(relevant_p)])
     bounds = pa.array(flatten_lists(batch.column("top_items"))[0], pa.int32())
-    item_n, count_n = _find_listed(known, batch.column("top_items").flatten())
+    item_n, count_n = shown
     columns = {
         **{name: batch.column(name) for name in ("user_id", "part", "user_key")},
         "n_relevant": pa.array(np.diff(before[offsets]), pa.int32()),
@@ -181,15 +205,23 @@ def _mark_common(offsets: Ints, item_n: Ints, truth_offsets: Ints, truth_p: Ints
 def compute_list_values(plan: MetricPlan, catalogue: ListedCatalogue, batches: Batches) -> Batches:
     """Compute list metrics: `USER_VALUES` from `LISTS_WITH_COUNTS`."""
     for batch in batches:
-        for metric, values_uc in measure_lists(plan, catalogue, batch).items():
+        for metric, values_uc in _recall_values(plan, catalogue, batch).items():
             yield accuracy.make_user_batch(batch, metric, values_uc, batch.column("n_relevant"), plan)
+
+
+def _recall_values(
+    plan: MetricPlan, catalogue: ListedCatalogue, batch: pa.RecordBatch
+) -> dict[str, Floats]:
+    key = (catalogue, plan.list_metrics, plan.ks)
+    values: dict[str, Floats] = remember(batch, key, partial(measure_lists, plan, catalogue, batch))
+    return values
 
 
 def sum_list_values(plan: MetricPlan, catalogue: ListedCatalogue, batches: Batches) -> Batches:
     """Sum list metrics by part: `TOTALS` from `LISTS_WITH_COUNTS`."""
 
     def totals(users: pa.RecordBatch) -> accuracy.MetricTotals:
-        values = measure_lists(plan, catalogue, users)
+        values = _recall_values(plan, catalogue, users)
         return accuracy.sum_users(values, read_owners(users), plan.bootstrap, plan.definition.weigh)
 
     yield from accuracy.sum_by_part(batches, totals)
@@ -246,6 +278,13 @@ def read_lists(catalogue: ListedCatalogue, batch: pa.RecordBatch) -> UserLists:
     )  # fmt: skip
 
 
+def _find_shown(known: ItemLookup, batch: pa.RecordBatch) -> tuple[Ints, Ints]:
+    """Look all entries of lists up, as `_find_listed`."""
+    find = partial(_find_listed, known, batch.column("top_items").flatten())
+    shown: tuple[Ints, Ints] = remember(batch, (known,), find)
+    return shown
+
+
 def _find_listed(known: ItemLookup, ids: pa.Array) -> tuple[Ints, Ints]:
     """Look ids up as `ItemLookup.find`.
 
@@ -266,8 +305,8 @@ def listing_batches(known: ItemLookup, ks: Sequence[int], batches: Batches) -> B
     """
     counts_by_part: dict[str, list[tuple[Ints, Ints]]] = {}
     for batch in batches:
-        for part in pc.unique(batch.column("part")).to_pylist():
-            counts = _listing_counts(known, ks, batch.filter(pc.equal(batch.column("part"), part)))
+        for part, users in split_by_part(batch):
+            counts = _listing_counts(known, ks, users)
             counts_by_part.setdefault(part, []).append(counts)
             if sum(len(keys) for keys, _ in counts_by_part[part]) > MERGE_ROWS:
                 counts_by_part[part] = [_merge_counts(counts_by_part[part])]
@@ -278,7 +317,7 @@ def listing_batches(known: ItemLookup, ks: Sequence[int], batches: Batches) -> B
 def _listing_counts(known: ItemLookup, ks: Sequence[int], users: pa.RecordBatch) -> tuple[Ints, Ints]:
     """Return counted keys: item_index * cut-offs + first cut-off's index."""
     offsets = flatten_lists(users.column("top_items"))[0]
-    item_n, _ = _find_listed(known, users.column("top_items").flatten())
+    item_n, _ = _find_shown(known, users)
     place_n = np.arange(len(item_n)) - np.repeat(offsets[:-1], np.diff(offsets))
     first_n = np.searchsorted(np.asarray(ks), place_n, side="right")
     counted = (item_n >= 0) & (first_n < len(ks))
