@@ -236,6 +236,7 @@ FLAGS: dict[str, tuple[list[str], list[str]]] = {
     "candidates": (VECTORS, ["--candidates", "some.csv", "--set", "definition.candidates=given"]),
     "features": (LISTS, ["--features", "features.csv"]),
     "item_groups": (LISTS, ["--item-groups", "genres.csv"]),
+    "user_groups": (LISTS, ["--user-groups", "users.csv"]),
     "similarity": (VECTORS, ["--similarity", "cosine"]),
     "k": (LISTS, ["--k", "7"]),
     "metrics": (LISTS, ["--metrics", "recall"]),
