@@ -8,6 +8,7 @@ from recbench_spark.core.compiling import readonly
 from recbench_spark.core.extras import has_module
 from recbench_spark.ranking.kernels import negatives
 from recbench_spark.ranking.kernels.counting import CountingSettings
+from recbench_spark.ranking.kernels.moments import Periods, mark_available, place_moments
 from recbench_spark.ranking.kernels.positives import ItemLists
 from recbench_spark.ranking.kernels.scorers import (
     DotScorer,
@@ -49,3 +50,7 @@ def warm() -> None:
             count_ranks(scorer, users, truth, masked, device="cpu:0", settings=SETTINGS[1])
         count_listed(scorer, users, truth, truth, top_k=1)
     negatives.draw(np.arange(2), masked, np.ones(2, np.int64), np.arange(5), seed=1)
+    periods = Periods(np.arange(5), np.zeros(4, np.int64), np.ones(4, np.int64))
+    mark_available(periods, np.arange(4), np.zeros(4, np.int64))
+    as_of = place_moments(np.zeros(2, np.int64), periods)
+    count_ranks(scorers[0], users, truth, masked, settings=SETTINGS[0], as_of=as_of)
