@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import tempfile
 from collections.abc import Sequence
 from datetime import date
@@ -59,20 +60,22 @@ PLAN = ComparisonPlan(
 )
 PREFERRED = PreferencePlan(PLAN, ("ndcg", 10), None)
 STEP = 2.0**-16
+FIRST, STOP = map(int, os.environ.get("RECBENCH_SPREAD_SEEDS", "0,3").split(","))
+SEEDS = range(FIRST, STOP)
 
 
-def draw_values() -> dict[tuple[str, str, str, int], float | None]:
+def draw_values(seed: int = 0) -> dict[tuple[str, str, str, int], float | None]:
     """Values in whole steps, by run, metric, user and cut-off; some users have none."""
-    rng = np.random.default_rng(11)
+    rng = np.random.default_rng(11 + 2 * seed)
     return {
         (run.run_id, metric, f"u{n}", k): None if rng.random() < 0.1 else rng.integers(-3, 30) / 32
         for run, metric, n, k in product(RUNS, ("ndcg", "rank"), range(120), (5, 10))
     }
 
 
-def draw_rows() -> list[pa.Table]:
+def draw_rows(seed: int = 0) -> list[pa.Table]:
     """Rows of `user_metrics`, and of `rankings`; a user in three has two questions."""
-    values, rng, ranked = draw_values(), np.random.default_rng(12), []
+    values, rng, ranked = draw_values(seed), np.random.default_rng(12 + 2 * seed), []
     measures = [
         {"run_id": run.run_id, "user_id": f"u{n}", "part": "test", "metric": metric, "definition": "v1",
          "estimator": "holdout", "ks": [5, 10], "n_relevant": 1,
@@ -101,14 +104,29 @@ def measure(_: Engine, rows: Sequence[Rows], tasks: int) -> list[pa.Table]:
     return [beside["spreads"], compare_preferences(rows[1], PREFERRED, tasks)]
 
 
-@pytest.fixture(scope="module")
-def tables() -> list[pd.DataFrame]:
-    engine = LocalEngine(tempfile.gettempdir())
-    return [one.to_pandas() for one in measure(engine, list(map(open_table, draw_rows())), 3)]
+def measure_here(seed: int) -> list[pd.DataFrame]:
+    """Both tables from 1, 3 and 17 pieces and tasks, whose bits are equal."""
+    engine, rows = LocalEngine(tempfile.gettempdir()), draw_rows(seed)
+    results = []
+    for pieces in (1, 3, 17):
+        opened = [open_table(one, pieces) for one in rows]
+        results.append([sorted(map(repr, one.to_pylist())) for one in measure(engine, opened, pieces)])
+    assert results[0] == results[1] == results[2]
+    return [one.to_pandas() for one in measure(engine, list(map(open_table, rows)), 3)]
 
 
-def test_spreads_as_a_loop_over_users_has_them(tables: list[pd.DataFrame]) -> None:
-    spreads, values = tables[0].set_index(["run_id", "metric", "k"]), draw_values()
+@pytest.mark.parametrize("seed", SEEDS)
+def test_worlds_have_the_numbers_of_loops(seed: int) -> None:
+    tables = measure_here(seed)
+    check_spreads(tables, draw_values(seed))
+    check_preferences(tables, draw_rows(seed)[1].to_pandas())
+
+
+def check_spreads(
+    tables: list[pd.DataFrame], values: dict[tuple[str, str, str, int], float | None]
+) -> None:
+    """Compare spreads with a loop over users."""
+    spreads = tables[0].set_index(["run_id", "metric", "k"])
     assert len(spreads) == 3 * 2 * 2
     for (run_id, metric, k), row in spreads.iterrows():
         users = [f"u{n}" for n in range(120)]
@@ -140,8 +158,8 @@ def take_tenth(values: Sequence[float]) -> list[float]:
     ]
 
 
-def test_preferences_as_a_loop_over_questions_has_them(tables: list[pd.DataFrame]) -> None:
-    rows = draw_rows()[1].to_pandas()
+def check_preferences(tables: list[pd.DataFrame], rows: pd.DataFrame) -> None:
+    """Compare preferences with a loop over questions."""
     places: dict[tuple[str, str, str], list[float]] = {}
     for row in rows.itertuples():
         kept = [above for above, grade in zip(row.above, row.relevance, strict=True) if grade > 0]
