@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
+from recbench_spark.core.resampling import FEW_USERS
 from recbench_spark.metrics.kernels.about import about_metric
-
-LEAST_USERS = 30
-"""Fewest users of a group that is compared with others."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +60,9 @@ def measure_gaps(mean_g: Sequence[float], stderr_g: Sequence[float], level: floa
 def describe_gaps(rows: Sequence[Mapping[str, Any]], metric: str, level: float) -> dict[str, Any]:
     """Measure the gaps between one number's groups: columns of `group_gaps`.
 
-    rows: a row of `metrics` for each group. Groups with fewer than LEAST_USERS users are left out.
+    rows: a row of `metrics` for each group. Groups with fewer than FEW_USERS users are left out.
     """
-    kept = [row for row in rows if row["n"] >= LEAST_USERS and row["stderr"] is not None]
+    kept = [row for row in rows if row["n"] >= FEW_USERS and row["stderr"] is not None]
     kept.sort(key=lambda row: str(row["slice_value"]))
     facts: dict[str, Any] = {"groups": len(kept), "few": len(rows) - len(kept)}
     if len(kept) < 2:

@@ -207,11 +207,8 @@ def _add_histograms(table: pa.Table) -> dict[int, tuple[Ints, Ints]]:
     counted = {}
     for member in pc.unique(table.column("member")).to_pylist():
         own = table.filter(pc.equal(table.column("member"), member))
-        step_n, user_n = (flatten_lists(own.column(name).combine_chunks())[1] for name in _STEPS)
-        steps, place_n = np.unique(step_n, return_inverse=True)
-        users = np.zeros(len(steps), np.int64)
-        np.add.at(users, place_n, user_n)
-        counted[member] = steps, users
+        counts = (flatten_lists(own.column(name).combine_chunks())[1] for name in _STEPS)
+        counted[member] = tests.add_counts(*counts)
     return counted
 
 

@@ -177,6 +177,14 @@ def count_steps(values_um: Floats, baseline: int) -> Iterator[tuple[int, Ints, I
             yield m, steps, users.astype(np.int64)
 
 
+def add_counts(step_n: Ints, user_n: Ints) -> tuple[Ints, Ints]:
+    """Return the different steps, ascending, and the users of each."""
+    steps, place_n = np.unique(step_n, return_inverse=True)
+    users = np.zeros(len(steps), np.int64)
+    np.add.at(users, place_n, user_n)
+    return steps, users
+
+
 # ------------------------------------------------------------------------------- tests of all pairs
 
 RESULTS = pa.schema(

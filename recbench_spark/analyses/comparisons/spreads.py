@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from recbench_spark.analyses.comparisons import paired_values as paired
-from recbench_spark.analyses.comparisons.differences import CELL, ComparisonPlan, count_steps
+from recbench_spark.analyses.comparisons.differences import CELL, ComparisonPlan, add_counts, count_steps
 from recbench_spark.analyses.comparisons.kernels import spreads as kernel
 from recbench_spark.analyses.comparisons.kernels.significance import DIFFERENCE_BITS, difference_steps
 from recbench_spark.analyses.comparisons.tables import name_results
@@ -95,7 +95,7 @@ def _finish(plan: ComparisonPlan, table: pa.Table) -> pa.Table:
     part, metric, definition, k, number, m = (table.column(name)[0].as_py() for name in _CELL)
     group, unit = plan.groups[number], 2.0**-DIFFERENCE_BITS / plan.scale(metric)
     sides = (flatten_lists(table.column(name).combine_chunks())[1] for name in ("steps", "users"))
-    steps, users = _add_counts(*sides)
+    steps, users = add_counts(*sides)
     outcomes = Outcomes(*sum_lists(table, "outcomes", (len(Outcomes._fields),)).tolist())
     baseline = plan.baseline(group, part, metric, k)
     run = plan.runs[group.runs[m]]
@@ -118,14 +118,6 @@ def _finish(plan: ComparisonPlan, table: pa.Table) -> pa.Table:
 
 RESULTS = name_results(USER_SPREADS)
 """Columns that follow from the numbers."""
-
-
-def _add_counts(step_n: Ints, user_n: Ints) -> tuple[Ints, Ints]:
-    """Return the different steps, ascending, and the users of each."""
-    steps, place_n = np.unique(step_n, return_inverse=True)
-    users = np.zeros(len(steps), np.int64)
-    np.add.at(users, place_n, user_n)
-    return steps, users
 
 
 def describe_spread(

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.special import bdtr, bdtrik, ndtri, stdtrit
 
 from recbench_spark.core.arrays import Floats, Ints
+from recbench_spark.core.resampling import FEW_USERS
 
 PERCENTS = (5, 10, 25, 50, 75, 90, 95)
 """Shares of users below a percentile, in hundredths."""
@@ -20,9 +21,6 @@ WORST = 10
 
 LORENZ = tuple(range(0, 101, 10))
 """Shares of users on the Lorenz curve, in hundredths."""
-
-LEAST_USERS = 30
-"""Fewest users in a worst tenth with an interval."""
 
 
 def find_percentiles(value_v: Floats, users_v: Ints, level: float) -> tuple[Floats, Floats, Floats]:
@@ -63,14 +61,14 @@ def average_worst(value_v: Floats, users_v: Ints, level: float) -> tuple[float, 
 
     The value at the tenth's upper bound q counts in part. The standard error is ten times that of the mean
     of (q - x)+ over all users (Chen 2008, Nonparametric estimation of expected shortfall). No interval with
-    fewer than LEAST_USERS users in the tenth.
+    fewer than FEW_USERS users in the tenth.
     """
     n = int(users_v.sum())
     share = n * WORST / 100
     before_v = np.cumsum(users_v)
     taken_v = np.clip(share - (before_v - users_v), 0, users_v)
     worst = float((value_v * taken_v).sum() / share)
-    if share < LEAST_USERS:
+    if share < FEW_USERS:
         return worst, math.nan, math.nan
     short_v = np.clip(value_v[np.searchsorted(before_v, share)] - value_v, 0, None)
     mean = float((short_v * users_v).sum() / n)
