@@ -108,9 +108,10 @@ def sum_rows(
     Results are `CELLS` rows, with all cells together. `most`: rows for a measure at once, and more where
     they would end within the questions of a user; None: all rows of a table.
     """
-    pieces = ([piece] for piece in keep_users_whole(_cut_tables(tables, most or 1)))
     if most is None:
         pieces = (table.combine_chunks().to_batches() for table in tables)
+    else:
+        pieces = ([piece] for piece in keep_users_whole(_cut_tables(tables, most)))
     for piece in pieces:
         for name, measure in measures.items():
             for rows in measure.sums(iter(piece)):

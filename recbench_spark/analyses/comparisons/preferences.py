@@ -33,7 +33,7 @@ from recbench_spark.storage.packed_blocks import Block
 from recbench_spark.storage.shared_arrays import flatten_lists
 
 MEASURES = ("lexiprecision", "lexirecall", "recall_paired")
-"""What `compare_places` returns."""
+"""Measures of preference, in the columns of `compare_places`."""
 
 _READ = ("run_id", "user_id", "user_key", "part", QUERY_ID, "relevance", "above", "tied")
 _QUESTION = ("part", "user_id", QUERY_ID)

@@ -37,12 +37,7 @@ from recbench_spark.storage.shared_arrays import flatten_lists
 MOST_NAMED = 20
 """Most pooled values that a row names."""
 
-RESULTS = pa.schema(
-    [
-        ("rule", pa.int32()),
-        *name_results(SLICE_COMPARISONS),
-    ]
-)
+RESULTS = pa.schema([("rule", pa.int32()), *name_results(SLICE_COMPARISONS)])
 """Columns of each value; some follow from all values of a rule."""
 
 
