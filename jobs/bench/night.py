@@ -61,6 +61,7 @@ from recbench_spark.errors import OK, DataError
 from recbench_spark.metrics import accuracy
 from recbench_spark.metrics.accuracy import MetricPlan, MetricTotals
 from recbench_spark.metrics.kernels.accuracy import measure
+from recbench_spark.metrics.questions import Owners
 from recbench_spark.night.measure_checks import make_metric_plan
 from recbench_spark.ranking.kernels.counting import CountingSettings
 from recbench_spark.ranking.kernels.positives import ItemLists
@@ -131,7 +132,7 @@ def _run_bare_part(plan: MetricPlan, part: tuple[Any, ...]) -> MetricTotals:
         ranks = (counts.above_p, counts.tied_p, counts.before_p, counts.candidates_u)
         rankings = Rankings(truth.offsets_u, np.ones(len(truth.items_p)), *ranks)
         values = measure(rankings, plan.rank_metrics, plan.ks, plan.definition, plan.uncut)
-        sums = accuracy.sum_users(values, keys_u[batch], plan.bootstrap)
+        sums = accuracy.sum_users(values, Owners(keys_u[batch]), plan.bootstrap)
         if total is None:
             total = sums
         else:
