@@ -150,6 +150,7 @@ def rankings(spark: SparkSession, n: int, items: DataFrame) -> DataFrame:
         F.transform(each, lambda _: F.lit(0).cast("long")).alias("before"),
         F.lit(ITEMS).cast("long").alias("length"),
         nothing.alias("slices"),
+        F.lit(None).cast("string").alias("query_id"),
         F.transform(drawn(4, len(chances)), lambda j: place[j]).alias("propensity"),
     )
 
