@@ -16,8 +16,8 @@ import tempfile
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +31,7 @@ from pyarrow.dataset import Dataset, ParquetReadOptions
 from recbench_spark.errors import FallbackToSpark, StoreError
 from recbench_spark.storage import uris
 from recbench_spark.storage.drivers import repeat_if_cut
+from recbench_spark.storage.makers import cache_in_process
 from recbench_spark.storage.object_access import delta_options, storage_error
 from recbench_spark.storage.objects import LISTED_AT_ONCE, list_behind, stat_in_turn
 from recbench_spark.storage.publish import local_path, publish_file
@@ -87,10 +88,10 @@ COMMIT_NAME = re.compile(r"[0-9]{20}\.json")
 
 
 class _KeptTable:
-    """A table in object storage, kept open in this process.
+    """A table kept open in this process.
 
     So a later look reads new commits alone. One thread uses it at a time, since a look and a commit change
-    it. `seen`: version and ETag of the last commit in a look, which tell when somebody has removed the
+    it. `seen`: version and tag of the last commit in a look, which tell when somebody has removed the
     table and made it again. `options`: settings from the opening; renewed keys open it anew.
     """
 
@@ -128,6 +129,7 @@ class _KeptTable:
             return table if table is not None and table.version() == version else open_table(place, version)
         if self.depth:  # the outer block has looked, and its version must stay
             return open_table(place)
+        latest = latest or not uris.is_object_storage(place)
         if table is not None and not latest and time.monotonic() - self.last_look < KEEP_SECONDS:
             return table
         if table is None or not self._look(table, place):
@@ -158,22 +160,35 @@ class _KeptTable:
 
 
 def _list_commits(place: str, version: int) -> dict[int, str]:
-    """Return the ETags of commits from a version on.
+    """Return the tags of commits from a version on.
 
-    One call returns a thousand commits at most. HDFS lists no folder from a name on, so there each version
-    is asked for by name.
+    One call returns a thousand commits at most. HDFS and folders list no names from one on, so there each
+    version is asked for by name. A tag is an ETag, or a file's number, size and time.
     """
     log = uris.join_uri(place, uris.LOG)
+    names = (f"{number:020}.json" for number in range(version, version + LISTED_AT_ONCE))
+    if not uris.is_remote(place):
+        return dict(enumerate(_tag_files(log, names), version))
     if uris.is_hdfs(place):
-        names = (f"{number:020}.json" for number in range(version, version + LISTED_AT_ONCE))
         listed = stat_in_turn(log, names)
     else:
         listed = list_behind(log, f"{version - 1:020}.json")
     return {int(entry.name[:20]): entry.tag for entry in listed if COMMIT_NAME.fullmatch(entry.name)}
 
 
-_kept: dict[tuple[int, str], _KeptTable] = {}
-_kept_lock = threading.Lock()
+def _tag_files(folder: str, names: Iterable[str]) -> Iterator[str]:
+    """Yield the files' tags, up to a missing one."""
+    with suppress(FileNotFoundError):
+        for name in names:
+            file = Path(folder, name).stat()
+            yield f"{file.st_ino}-{file.st_size}-{file.st_mtime_ns}"
+
+
+@cache_in_process(64)
+def _keep_table(uri: str) -> _KeptTable:
+    """Return a place's table; those used longest ago go first."""
+    del uri
+    return _KeptTable()
 
 
 @contextmanager
@@ -182,21 +197,22 @@ def hold_table(
 ) -> Iterator[DeltaTable]:
     """Open a table for a block.
 
-    A table of object storage stays open, for later blocks of this process.
+    The table stays open, for later blocks of this process.
 
     Args:
         place, version: as for `open_table`.
-        latest: false where any version from the last minute in this process will do.
+        latest: false where any version from the last minute in this process will do, in object storage.
 
     Raises:
         DeltaError, StoreError: as `open_table`.
     """
-    if not uris.is_object_storage(place):
+    remote = uris.is_remote(place)
+    real = str(place if remote else _real_folder(place))
+    if not uris.is_object_storage(place) if remote else UNSUPPORTED_CHARACTERS.search(real):
         yield open_table(place, version)
         return
-    with _kept_lock:
-        kept = _kept.setdefault((os.getpid(), _table_uri(place)), _KeptTable())
-    with kept.hold(str(place), version, latest=latest) as table:
+    kept = _keep_table(_table_uri(place) if remote else real)
+    with kept.hold(real, version, latest=latest) as table:
         yield table
 
 

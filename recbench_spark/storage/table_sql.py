@@ -7,6 +7,7 @@ import re
 import shlex
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import cache
 from graphlib import TopologicalSorter
 from importlib import resources
 from pathlib import Path
@@ -104,7 +105,8 @@ def has_breach(rows: Any, table: Table, condition: str) -> bool:
 # ------------------------------------------------------------------------- SQL files
 
 
-def view_files() -> dict[str, str]:
+@cache
+def view_files() -> Mapping[str, str]:
     """Return each view's SQL by name, needed views first."""
     folder = resources.files("recbench_spark") / "sql"
     texts = {Path(f.name).stem: f.read_text() for f in folder.iterdir() if f.name.endswith(".sql")}

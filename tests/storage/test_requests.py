@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from io import BytesIO
+from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from recbench_spark.schemas import TRIALS, arrow_rows
 from recbench_spark.storage import append_names, delta_files, delta_tables
-from recbench_spark.storage.delta_tables import hold_table
+from recbench_spark.storage.delta_tables import hold_table, open_table
 from recbench_spark.storage.object_access import delta_options
 from recbench_spark.storage.objects import list_objects, remove_objects
-from recbench_spark.storage.table_folders import create_object_table, has_commit
+from recbench_spark.storage.table_folders import create_local_table, create_object_table, has_commit
 from tests.faulty_storage import Faults, Proxy, disturb
 from tests.object_storage import S3Server
 from tests.storage.test_missing_rows import trial
@@ -103,6 +105,23 @@ def test_a_table_that_somebody_removed_and_made_again_is_opened_anew(proxy: Prox
         append_elsewhere(place, number)
     append_trial(place, 0)
     assert read_ids(place) == ["t0", *(f"t{number}" for number in range(10, 16))]
+
+
+def test_a_folder_stays_open_until_somebody_makes_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[object] = []
+    count = lambda *asked: opened.append(asked) or open_table(*asked)  # noqa: E731
+    monkeypatch.setattr(delta_tables, "open_table", count)
+    place = str(tmp_path / "trials")
+    for first in (0, 5):  # the second table has as many commits when it is first looked at
+        create_local_table(Path(place), TRIALS)
+        for number in range(first, first + 4):
+            append_elsewhere(place, number)
+        append_trial(place, first + 4)
+        assert read_ids(place) == [f"t{number}" for number in range(first, first + 5)]
+        shutil.rmtree(place)
+    assert len(opened) == 2
 
 
 def test_after_an_error_in_a_block_the_table_is_opened_anew(proxy: Proxy, place: str) -> None:
