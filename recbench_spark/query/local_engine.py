@@ -234,8 +234,7 @@ def _register_tables(connection: duckdb.DuckDBPyConnection, store: ArrowStore, s
 
     Some need others.
     """
-    views = {name: replace_backticks(text) for name, text in view_files().items()}
-    needed = _order_dependencies(sql, views)
+    views, needed = view_files(), find_names(sql)
     require_whole(store, filter(TABLES.__contains__, needed))
     total = 0
     for name, rows in store.open_datasets(filter(TABLES.__contains__, needed)).items():
@@ -244,7 +243,7 @@ def _register_tables(connection: duckdb.DuckDBPyConnection, store: ArrowStore, s
     if total > MAX_LOCAL_ROWS:
         raise FallbackToSpark(f"{total:,} rows, up to {MAX_LOCAL_ROWS:,} are read without it")
     for name in filter(views.__contains__, needed):
-        connection.execute(f"CREATE TEMP VIEW {name} AS {views[name]}")
+        connection.execute(f"CREATE TEMP VIEW {name} AS {replace_backticks(views[name])}")
 
 
 def require_whole(store: FileTables, names: Iterable[str]) -> None:
@@ -271,12 +270,8 @@ def find_tables(sql: str) -> list[str]:
 
 def find_names(sql: str) -> list[str]:
     """Return a statement's tables and views, needed ones first."""
-    return _order_dependencies(sql, view_files())
-
-
-def _order_dependencies(sql: str, views: Mapping[str, str]) -> list[str]:
-    """Return tables and views, each behind those it needs."""
-    names, graph = {*TABLES, *views}, dict[str, set[str]]()
+    views, graph = view_files(), dict[str, set[str]]()
+    names = {*TABLES, *views}
 
     def find(text: str) -> set[str]:  # a name too many does no harm
         return names.intersection(map(str.lower, re.findall(r"\w+", text)))
