@@ -26,6 +26,18 @@ def list_kinds(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(kind for kind in KINDS if kind in wanted)
 
 
+def shape_counts(names: Sequence[str], cuts: int, groups: int) -> dict[str, tuple[int, int]]:
+    """Return each count's cut-offs and groups."""
+    return {
+        kind: (cuts if KINDS[kind][0] else 1, groups if KINDS[kind][1] else 1) for kind in list_kinds(names)
+    }
+
+
+def count_columns(names: Sequence[str], cuts: int, groups: int) -> int:
+    """Count the columns of some metrics' counts."""
+    return sum(map(math.prod, shape_counts(names, cuts, groups).values()))
+
+
 def finish_groups(plan: MetricPlan, names: Sequence[str], table: pa.Table, labels: Labels = ()) -> pa.Table:
     """Compute metrics of groups, with intervals by users: `METRIC_ROWS`.
 
@@ -38,15 +50,11 @@ def finish_groups(plan: MetricPlan, names: Sequence[str], table: pa.Table, label
         labels: the groups, and the name of their column; empty: long tail and short head.
     """
     column, groups = labels or ("", ("tail", "head"))
-    kinds, cuts = list_kinds(names), len(plan.ks)
-    shapes = {
-        kind: (cuts if by_cut else 1, len(groups) if by_group else 1)
-        for kind, (by_cut, by_group) in KINDS.items()
-        if kind in kinds
-    }
-    totals = accuracy.add_up(table, sum(map(math.prod, shapes.values())), plan.bootstrap.replicates)
+    cuts = len(plan.ks)
+    totals = accuracy.add_up(table, count_columns(names, cuts, len(groups)), plan.bootstrap.replicates)
     means, _, users = mean_and_error(totals.moments_c5)
     drawn = replicate_means(totals.boot_bc, totals.weights_bc)
+    shapes = shape_counts(names, cuts, len(groups))
     parts = [_split_counts(part, shapes) for part in (means, drawn, users)]
     rows = []
     for name in names:

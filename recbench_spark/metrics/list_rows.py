@@ -24,7 +24,8 @@ def make_lists(values_nc: npt.NDArray[Any]) -> pa.ListArray:
 def repeat_list(numbers: Sequence[int | None], n: int) -> pa.ListArray:
     """Repeat whole numbers as a list column with n rows."""
     bounds = np.arange(n + 1, dtype=np.int32) * len(numbers)
-    return pa.ListArray.from_arrays(bounds, pa.array(list(numbers) * n, pa.int32()))
+    places = np.tile(np.arange(len(numbers), dtype=np.int32), n)
+    return pa.ListArray.from_arrays(bounds, pa.array(numbers, pa.int32()).take(pa.array(places)))
 
 
 def user_batch(

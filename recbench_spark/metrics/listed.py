@@ -20,7 +20,7 @@ from recbench_spark.engine.whole_users import keep_users_whole
 from recbench_spark.metrics import accuracy, beyond_accuracy
 from recbench_spark.metrics.accuracy import HOLDOUT, MetricPlan
 from recbench_spark.metrics.beyond_accuracy import Facts
-from recbench_spark.metrics.group_rows import finish_groups, list_kinds
+from recbench_spark.metrics.group_rows import Labels, count_columns, finish_groups, list_kinds
 from recbench_spark.metrics.item_labels import ItemGroups
 from recbench_spark.metrics.kernels.item_groups import count_groups
 from recbench_spark.metrics.kernels.user_lists import (
@@ -78,21 +78,56 @@ class ListedCatalogue:
     groups: ItemGroups | None = None
 
 
+@dataclass(frozen=True)
+class ListColumns:
+    """Columns that lists are added up in: users' values, or counts by group.
+
+    names: the metrics; grouping: groups of items, None for users' values; labels: as `finish_groups`.
+    """
+
+    names: tuple[str, ...]
+    grouping: Grouping | None = None
+    labels: Labels = ()
+
+    def sum(
+        self, plan: MetricPlan, catalogue: ListedCatalogue, users: pa.RecordBatch, lists: UserLists | None
+    ) -> dict[str, Floats]:
+        """Return the columns of some users from `LISTS_WITH_COUNTS`, (u, c) by name."""
+        if self.grouping is None:
+            return _recall_values(plan, catalogue, users, lists)
+        counts = count_groups(cast(UserLists, lists), self.grouping, list_kinds(self.names), plan.ks)
+        return {f"{kind} {self.labels}": one.reshape(users.num_rows, -1) for kind, one in counts.items()}
+
+    def count(self, plan: MetricPlan) -> int:
+        """Count the columns."""
+        if self.grouping is None:
+            return len(plan.table(self.names))
+        return count_columns(self.names, len(plan.ks), len(self.grouping.sizes_g))
+
+    def finish(self, plan: MetricPlan, table: pa.Table) -> pa.Table:
+        """Compute `METRIC_ROWS` from these columns' `TOTALS`."""
+        if self.grouping is None:
+            return accuracy.finish_metrics(plan.table(self.names), plan.bootstrap, table)
+        return finish_groups(plan, self.names, table, self.labels)
+
+
 def list_measures(plan: MetricPlan, catalogue: ListedCatalogue) -> dict[str, Measure]:
     """Return measures by name: per user's list, and overall."""
-    measures = {}
-    if plan.list_metrics:
-        sums = partial(map_lists, plan, catalogue, sum_list_values)
-        finish = partial(accuracy.finish_metrics, plan.table(plan.list_metrics), plan.bootstrap)
-        measures["lists"] = Measure(sums, accuracy.SLICE, finish, name_list_columns(plan), METRICS)
-    facts, groups = catalogue.facts, catalogue.groups
+    measures, facts, groups = {}, catalogue.facts, catalogue.groups
     head = HeadAndTail(facts.head, (catalogue.n_items - facts.in_head, facts.in_head))
-    for name, names, own in (("groups", plan.group_metrics, head), ("labels", plan.label_metrics, groups)):
-        if names and own is not None:
-            count = partial(map_lists, plan, catalogue, partial(sum_groups, names, own))
-            labels = (groups.column, groups.names) if groups is not None and own is groups else ()
-            finish = partial(finish_groups, plan, names, labels=labels)
-            measures[name] = Measure(count, accuracy.SLICE, finish, name_list_columns(plan), METRICS)
+    values, counts = [ListColumns(plan.list_metrics)], [ListColumns(plan.group_metrics, head)]
+    if groups is not None:
+        counts.append(ListColumns(plan.label_metrics, groups, (groups.column, groups.names)))
+    weigh = plan.definition.weigh  # sums of all columns draw the bootstrap's weights once
+    apart = {"lists": values, "groups": counts} if weigh == "rows" else {"lists": values + counts}
+    for name, listed in apart.items():
+        parts = [one for one in listed if one.names]
+        sums = partial(
+            map_lists, plan, catalogue, partial(sum_columns, parts, weigh if name == "lists" else "users")
+        )
+        finish = partial(finish_lists, plan, parts)
+        if parts:
+            measures[name] = Measure(sums, accuracy.SLICE, finish, name_list_columns(plan), METRICS)
     if plan.shown:
         shown = partial(listing_batches, catalogue.known, plan.ks)
         finish = partial(listing_histogram, len(plan.ks))
@@ -210,49 +245,61 @@ def compute_list_values(plan: MetricPlan, catalogue: ListedCatalogue, batches: B
 
 
 def _recall_values(
-    plan: MetricPlan, catalogue: ListedCatalogue, batch: pa.RecordBatch
+    plan: MetricPlan, catalogue: ListedCatalogue, batch: pa.RecordBatch, lists: UserLists | None = None
 ) -> dict[str, Floats]:
     key = (catalogue, plan.list_metrics, plan.ks)
-    values: dict[str, Floats] = remember(batch, key, partial(measure_lists, plan, catalogue, batch))
+    make = partial(measure_lists, plan, catalogue, batch, lists)
+    values: dict[str, Floats] = remember(batch, key, make)
     return values
 
 
-def sum_list_values(plan: MetricPlan, catalogue: ListedCatalogue, batches: Batches) -> Batches:
-    """Sum list metrics by part: `TOTALS` from `LISTS_WITH_COUNTS`."""
+def sum_columns(
+    parts: Sequence[ListColumns], weigh: str, plan: MetricPlan, catalogue: ListedCatalogue, batches: Batches
+) -> Batches:
+    """Sum columns of lists by part: `TOTALS` from `LISTS_WITH_COUNTS`."""
 
     def totals(users: pa.RecordBatch) -> accuracy.MetricTotals:
-        values = _recall_values(plan, catalogue, users)
-        return accuracy.sum_users(values, read_owners(users), plan.bootstrap, plan.definition.weigh)
+        lists = read_lists(catalogue, users) if plan.wants_truth else None
+        values: dict[str, Floats] = {}
+        for part in parts:
+            values |= part.sum(plan, catalogue, users, lists)
+        return accuracy.sum_users(values, read_owners(users), plan.bootstrap, weigh)
 
     yield from accuracy.sum_by_part(batches, totals)
 
 
-def measure_lists(plan: MetricPlan, catalogue: ListedCatalogue, batch: pa.RecordBatch) -> dict[str, Floats]:
-    """Compute all user metrics of some lists, (u, c) each."""
+def finish_lists(plan: MetricPlan, parts: Sequence[ListColumns], table: pa.Table) -> pa.Table:
+    """Compute `METRIC_ROWS` of some columns from their `TOTALS`."""
+    if len(parts) == 1:
+        return parts[0].finish(plan, table)
+    ends = np.cumsum([part.count(plan) for part in parts])
+    totals = accuracy.add_up(table, ends[-1], plan.bootstrap.replicates)
+    (part, key, value), rows = (table.column(name)[0].as_py() for name in accuracy.SLICE), []
+    for one, end in zip(parts, ends.tolist(), strict=True):
+        own = slice(end - one.count(plan), end)
+        cut = accuracy.MetricTotals(
+            totals.moments_c5[own], totals.boot_bc[:, own], totals.weights_bc[:, own]
+        )
+        rows.append(
+            one.finish(plan, pa.Table.from_batches([accuracy.totals_batch((part, key, value), cut)]))
+        )
+    return pa.concat_tables(rows)
+
+
+def measure_lists(
+    plan: MetricPlan, catalogue: ListedCatalogue, batch: pa.RecordBatch, lists: UserLists | None = None
+) -> dict[str, Floats]:
+    """Compute all user metrics of some lists, (u, c) each; `lists`: the same, read before."""
     plain = [name for name in plan.list_metrics if name not in USER_METRICS]
     values = beyond_accuracy.list_values(batch, plain, catalogue.facts, plan.ks)
     more = [name for name in plan.list_metrics if name in USER_METRICS]
-    lists = read_lists(catalogue, batch) if more else None
+    if more and lists is None:
+        lists = read_lists(catalogue, batch)
     for name in more:
         values[name] = USER_METRICS[name].measure(
             cast(UserLists, lists), cast(Grouping, catalogue.groups), plan.ks
         )
     return {name: values[name] for name in plan.list_metrics}
-
-
-def sum_groups(
-    names: Sequence[str], groups: Grouping, plan: MetricPlan, catalogue: ListedCatalogue, batches: Batches
-) -> Batches:
-    """Sum users' counts by group of items: `TOTALS` by part."""
-    kinds = list_kinds(names)
-
-    def totals(users: pa.RecordBatch) -> accuracy.MetricTotals:
-        lists = read_lists(catalogue, users)
-        counts = count_groups(lists, groups, kinds, plan.ks)
-        values = {kind: count.reshape(users.num_rows, -1) for kind, count in counts.items()}
-        return accuracy.sum_users(values, read_owners(users), plan.bootstrap)
-
-    yield from accuracy.sum_by_part(batches, totals)
 
 
 def read_lists(catalogue: ListedCatalogue, batch: pa.RecordBatch) -> UserLists:

@@ -156,7 +156,7 @@ class _Plain:
         self.groups, self.sizes_g = groups, groups.sizes_g
 
     def label(self, items: CountedItems) -> tuple[Any, Any, Floats]:
-        entry, group, _ = self.groups.label(items)
+        entry, group, _ = items.label(self.groups)
         return entry, group, np.ones(len(entry))
 
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from functools import cached_property
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from recbench_spark.core.arrays import Floats, Ints
+from recbench_spark.core.compiling import compile_kernel, readonly
 from recbench_spark.metrics.kernels.about import About, register
 
 
@@ -30,15 +32,27 @@ class CountedItems:
     item_n: Ints
     count_n: Ints
 
-    @property
+    @cached_property
     def user_n(self) -> Ints:
         """Return each item's user, (n,)."""
         return np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))
 
-    @property
+    @cached_property
     def place_n(self) -> Ints:
         """Return each item's place among its user's, from 0, (n,)."""
         return np.arange(len(self.item_n)) - np.repeat(self.offsets[:-1], np.diff(self.offsets))
+
+    @cached_property
+    def known(self) -> dict[Any, Any]:
+        """Return what was computed from these items, by its arguments."""
+        return {}
+
+    def label(self, grouping: Grouping) -> tuple[Ints, Ints, Floats]:
+        """Return entry, group and weight of each label, as `Grouping`, looked up once."""
+        if grouping not in self.known:
+            self.known[grouping] = grouping.label(self)
+        labels: tuple[Ints, Ints, Floats] = self.known[grouping]
+        return labels
 
 
 @dataclass(frozen=True)
@@ -118,14 +132,36 @@ def cut_labels(
     weight_n: (n,) factors of the items; None: 1. ks: ascending. Labels add up in the order of a user's
     items, from one cut-off to the next.
     """
-    entry, group, weight = grouping.label(items)
-    users, g, c = len(items.offsets) - 1, len(grouping.sizes_g), len(ks)
-    cut = np.searchsorted(ks, items.place_n[entry], side="right")
-    weight, own = weight if weight_n is None else weight * weight_n[entry], cut < c
-    cell = (items.user_n[entry] * c + cut) * g + group
-    sums = np.bincount(cell[own], weight[own], minlength=users * c * g).reshape(users, c, g)
-    out: Floats = np.cumsum(sums, axis=1)
+    key = (grouping, tuple(ks))
+    if weight_n is None and key in items.known:
+        known: Floats = items.known[key]
+        return known
+    factor_n = np.ones(0) if weight_n is None else np.asarray(weight_n, np.float64)
+    out: Floats = np.zeros((len(items.offsets) - 1, len(ks), len(grouping.sizes_g)))
+    entry, group, weight = (readonly(one) for one in items.label(grouping))
+    _add_labels(entry, group, weight, readonly(factor_n), items.user_n, items.offsets, np.asarray(ks), out)
+    if weight_n is None:
+        items.known[key] = out
     return out
+
+
+@compile_kernel
+def _add_labels(
+    entry_m: Ints, group_m: Ints, weight_m: Floats, factor_n: Floats, user_n: Ints, offsets: Ints,
+    ks: Ints, out: Floats,
+) -> None:  # fmt: skip
+    """Add weights times factors by user, cut-off and group; then each cut-off to the next."""
+    cuts = len(ks)
+    for m in range(len(entry_m)):
+        n, c = entry_m[m], 0
+        u = user_n[n]
+        while c < cuts and ks[c] <= n - offsets[u]:
+            c += 1
+        if c < cuts:
+            out[u, c, group_m[m]] += weight_m[m] * factor_n[n] if len(factor_n) else weight_m[m]
+    for u in range(out.shape[0]):
+        for c in range(1, cuts):
+            out[u, c] += out[u, c - 1]
 
 
 ListFunction = Callable[[UserLists, Grouping, Sequence[int]], Floats]
