@@ -43,15 +43,15 @@ class CountedItems:
         return np.arange(len(self.item_n)) - np.repeat(self.offsets[:-1], np.diff(self.offsets))
 
     @cached_property
-    def known(self) -> dict[Any, Any]:
+    def results(self) -> dict[Any, Any]:
         """Return what was computed from these items, by its arguments."""
         return {}
 
     def label(self, grouping: Grouping) -> tuple[Ints, Ints, Floats]:
         """Return entry, group and weight of each label, as `Grouping`, looked up once."""
-        if grouping not in self.known:
-            self.known[grouping] = grouping.label(self)
-        labels: tuple[Ints, Ints, Floats] = self.known[grouping]
+        if grouping not in self.results:
+            self.results[grouping] = grouping.label(self)
+        labels: tuple[Ints, Ints, Floats] = self.results[grouping]
         return labels
 
 
@@ -133,15 +133,15 @@ def cut_labels(
     items, from one cut-off to the next.
     """
     key = (grouping, tuple(ks))
-    if weight_n is None and key in items.known:
-        known: Floats = items.known[key]
+    if weight_n is None and key in items.results:
+        known: Floats = items.results[key]
         return known
     factor_n = np.ones(0) if weight_n is None else np.asarray(weight_n, np.float64)
     out: Floats = np.zeros((len(items.offsets) - 1, len(ks), len(grouping.sizes_g)))
     entry, group, weight = (readonly(one) for one in items.label(grouping))
     _add_labels(entry, group, weight, readonly(factor_n), items.user_n, items.offsets, np.asarray(ks), out)
     if weight_n is None:
-        items.known[key] = out
+        items.results[key] = out
     return out
 
 
