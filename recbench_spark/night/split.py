@@ -151,12 +151,14 @@ def prepare_split(
     split_id: str,
     journal: Journal,
     logical_date: date | None = None,
+    *,
+    audit_only: bool = False,
 ) -> None:
     """Write a log to a split's tables, `manifests` last.
 
     The others are `splits`, `items`, `user_blocks` and `propensities`. A split with a manifest is
     complete and is not made again. With a logical date the manifest has the ages of the log's ends on
-    this day.
+    this day. With `audit_only` there are no items and no blocks: no model can run on such a split.
 
     Raises:
         ProtocolError: a split without training or test rows; and all errors of `write_labelled_log`.
@@ -166,13 +168,19 @@ def prepare_split(
     if store.has(MANIFESTS, "split_id", split_id):
         journal.say(f"split {split_id}: already made")
     else:
-        _make_split(store, benchmark, split_id, journal, logical_date)
+        _make_split(store, benchmark, split_id, journal, logical_date, whole=not audit_only)
     for line in describe_rows(store.rows(MANIFESTS, [("split_id", "=", split_id)])):
         journal.say(f"split {split_id}: {line}")
 
 
 def _make_split(
-    store: FileTables, benchmark: Benchmark, split_id: str, journal: Journal, logical_date: date | None
+    store: FileTables,
+    benchmark: Benchmark,
+    split_id: str,
+    journal: Journal,
+    day: date | None,
+    *,
+    whole: bool,
 ) -> None:
     split = benchmark.split
     stage = journal.stage("splits", f"split {split_id}: {split.describe()}", split_id=split_id)
@@ -184,18 +192,20 @@ def _make_split(
     part_counts = count_parts(rows)
     with name_time_unit(benchmark.dataset):
         refuse_empty_parts(part_counts, split, log)
-    _write_blocks(store, benchmark, rows, split_id, numeric=written.numeric, journal=journal)
+    if whole:
+        _write_blocks(store, benchmark, rows, split_id, numeric=written.numeric, journal=journal)
     with journal.stage("manifests", "audit the split", split_id=split_id):
         timed, settings = benchmark.definition.candidates_as_of != "none", split.model_dump_json()
         manifest = build_manifest(rows, log, settings, store.engine, parts=part_counts, by_time=timed)
-        _require_whole(store, split_id, USER_BLOCKS, manifest.users)
+        if whole:
+            _require_whole(store, split_id, USER_BLOCKS, manifest.users)
         facts = manifest.facts
-        if benchmark.dataset.until:
-            facts.append(_later_fact(benchmark.dataset, log.later))
+        if until := benchmark.dataset.until:
+            detail = f"rows after {until} ({benchmark.dataset.time_zone}), left out"
+            facts.append(Fact("log", "later_rows", float(log.later), detail))
         facts += list_time_facts(part_counts, split, benchmark.dataset.zone)
-        if logical_date:
-            known = [fact._asdict() for fact in facts]
-            facts += list_age_facts(known, logical_date, benchmark.dataset.zone)
+        if day:
+            facts += list_age_facts([fact._asdict() for fact in facts], day, benchmark.dataset.zone)
         require_unchanged()
         named = [{"split_id": split_id, **fact._asdict()} for fact in facts]
         commit(store, Addition(MANIFESTS, split_id, named))
@@ -417,11 +427,6 @@ def _append_labelled(
         return sum_dropped(file.notes for file in files)
     left_out = store.count_rows(SPLITS, "split_id", split_id) < n
     return sum(blocks.each(read_dropped), start=Counter()) if left_out else Counter()
-
-
-def _later_fact(dataset: Dataset, later: int) -> Fact:
-    detail = f"rows after {dataset.until} ({dataset.time_zone}), left out"
-    return Fact("log", "later_rows", float(later), detail)
 
 
 def _write_blocks(

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from recbench_spark.config import EmbeddingsModel, ListsModel, ModelConfig, ScoresModel
-from recbench_spark.core.arrays import Floats
-from recbench_spark.self_tests.samples import BEFORE, LOG, Sample, Tables, draw, list_paths
+from recbench_spark.core.arrays import Floats, Ints
+from recbench_spark.self_tests.samples import BEFORE, LEARNT, LOG, Sample, Tables, draw, list_paths
 
 DAY, HOUR = 86_400_000_000, 3_600_000_000
 
@@ -145,21 +145,29 @@ def id_shift(world: SampleFacts) -> Tables:
 
 @fault("5 % of the items have each other's names")
 def item_renames(world: SampleFacts) -> Tables:
-    """Exchange names of 5 % of the items, in what a model delivers, else in training rows."""
-    model = world.order[0] if world.order else None
-    tables = _tables(world, model) if model else {}
-    name = "items" if isinstance(model, VECTORS) else "path"
-    table = tables[name] if model else world.sample.log.copy()
+    """Exchange names of 5 % of the items in what a model delivers.
+
+    Else in the vectors which the best model of the night has learnt, joined to wrong names as delivered
+    ones would be; without any, in training rows.
+    """
+    learnt = [name for name in world.sample.tables if name.endswith(f".{LEARNT}")]
+    if world.order:
+        tables = _tables(world, world.order[0])
+        name = "items" if isinstance(world.order[0], VECTORS) else "path"
+        return _give(world.order[0], {**tables, name: _rename(world, tables[name])})
+    if learnt:
+        return {learnt[0]: _rename(world, world.sample.tables[learnt[0]])}
+    log = world.sample.log
+    renamed = _rename(world, log)
+    return {LOG: renamed.assign(item_id=renamed.item_id.where(~is_among(log, world.truth), log.item_id))}
+
+
+def _rename(world: SampleFacts, table: pd.DataFrame) -> pd.DataFrame:
+    """Pass 5 % of the names in a table round."""
     ids = sorted(table.item_id.unique())
     chosen = [ids[n] for n in np.argsort(draw(ids, world.seed, "renamed"))[: max(2, len(ids) // 20)]]
     names = {**dict(zip(ids, ids, strict=True)), **dict(zip(chosen, [*chosen[1:], chosen[0]], strict=True))}
-    renamed = table.item_id.map(names)
-    if model is None:
-        tested = _is_among(table, world.truth)
-        table["item_id"] = renamed.where(~tested, table.item_id)
-        return {LOG: table}
-    table["item_id"] = renamed
-    return _give(model, tables)
+    return table.assign(item_id=table.item_id.map(names))
 
 
 @fault("the item vectors are those of another fit")
@@ -201,7 +209,7 @@ def test_rows_trained(world: SampleFacts) -> Tables:
         log, split = world.sample.log, world.sample.benchmark.split
         if not split.temporal and "part" not in log:
             raise NotHereError("all rows of a pair are in one part, and no model is delivered")
-        again = log[_is_among(log, world.truth)].copy()
+        again = log[is_among(log, world.truth)].copy()
         if "part" in again:
             again["part"] = "train"
         again["event_time"] = log.event_time.min()
@@ -344,13 +352,29 @@ def old_truth(world: SampleFacts) -> Tables:
 
 @fault("the truth is that of other users")
 def truth_exchanged(world: SampleFacts) -> Tables:
-    """Give tested rows to other users: what models know of a user helps no more."""
-    log = world.sample.log.copy()
-    rows = np.flatnonzero(_is_among(log, world.truth))
+    """Exchange items and ratings between tested rows: what models know of a user helps no more.
+
+    Users and times stay, so training rows do. Rows whose user has the other item already stay, too.
+    """
+    log = world.sample.log
+    rows = np.flatnonzero(is_among(log, world.truth))
     rows = rows[np.argsort(draw(log.user_id.iloc[rows], world.seed, "exchanged"), kind="stable")]
-    owners = log.user_id.to_numpy(copy=True)
-    owners[rows] = np.roll(owners[rows], len(rows) // 2)
-    return {LOG: log.assign(user_id=owners)}
+    half = len(rows) // 2
+    pairs = np.stack([rows[:half], rows[half : 2 * half]])
+    known = log.duplicated(["user_id", "item_id"], keep=False).to_numpy()
+    while True:
+        changed = _exchange(log, pairs)
+        twice = changed.duplicated(["user_id", "item_id"], keep=False).to_numpy() & ~known
+        if not twice[pairs].any():
+            return {LOG: changed}
+        pairs = pairs[:, ~twice[pairs].any(axis=0)]
+
+
+def _exchange(log: pd.DataFrame, pairs: Ints) -> pd.DataFrame:
+    """Exchange items and ratings between the rows of each pair, (2, pairs)."""
+    place = np.arange(len(log))
+    place[pairs] = pairs[::-1]
+    return log.assign(**{name: log[name].to_numpy()[place] for name in ("item_id", "rating")})
 
 
 @fault("relevance is turned round")
@@ -390,7 +414,7 @@ def _shift(world: SampleFacts, micros: int) -> pd.DataFrame:
     return log.assign(event_time=log.event_time + micros)
 
 
-def _is_among(table: pd.DataFrame, pairs: pd.DataFrame) -> pd.Series:
+def is_among(table: pd.DataFrame, pairs: pd.DataFrame) -> pd.Series:
     """Return which rows are of these pairs."""
     known = pd.MultiIndex.from_frame(pairs[["user_id", "item_id"]])
     among = pd.MultiIndex.from_frame(table[["user_id", "item_id"]]).isin(known)

@@ -11,11 +11,17 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from recbench_spark.analyses.comparisons.differences import ComparisonGroup, ComparisonPlan
 from recbench_spark.config import Benchmark, ModelConfig
 from recbench_spark.core.checks import Check
+from recbench_spark.core.hashed_ids import hash_rows
 from recbench_spark.core.inputs import pin_inputs
 from recbench_spark.errors import RecbenchError
+from recbench_spark.models.adapters.model_adapter import make_adapter
 from recbench_spark.night.benchmark_checks import check_ranking
 from recbench_spark.night.comparisons import compare_night, describe_regressions
 from recbench_spark.night.night import (
@@ -33,8 +39,8 @@ from recbench_spark.night.verdicts import describe_verdict, read_verdicts
 from recbench_spark.query.answers import make_query_runner
 from recbench_spark.reports.advice import BY_NATURE
 from recbench_spark.runtime.journal import Journal
-from recbench_spark.schemas import CHECKS, METRICS
-from recbench_spark.storage.arrow_store import ArrowStore
+from recbench_spark.schemas import CHECKS, METRICS, SPLITS
+from recbench_spark.self_tests.scratch_tables import ScratchWarehouse
 from recbench_spark.storage.commits import commit
 
 Numbers = Mapping[tuple[Any, ...], float]
@@ -100,15 +106,17 @@ class Honest:
     Attributes:
         alarms: what rang then.
         best: name of the best model, which is evaluated first.
+        night: the night, whose fits are taken where training rows are the same.
     """
 
     alarms: tuple[Alarm, ...]
     best: str
+    night: BenchmarkNight | None = None
 
 
 @pin_inputs()
 def rehearse(
-    store: ArrowStore,
+    store: ScratchWarehouse,
     benchmark: Benchmark,
     day: date,
     *,
@@ -125,13 +133,17 @@ def rehearse(
         honest: the honest night; a faulty one ends where something rings that did not ring then. None: the
             night runs to its end.
         twins: model -> the model whose night before is its own, too.
-        log_only: end before the models.
+        log_only: end before the models; the split has no items and no blocks.
     """
     alarms: list[Alarm] = []
     night = None
     try:
         night = open_night(store, benchmark, day)
         check_ranking(night.benchmark)
+        journal = Journal(io.StringIO())
+        prepare_split(store, night.benchmark, night.split_id, journal, day, audit_only=log_only)
+        if honest is not None and honest.night is not None and not log_only:
+            carry_fits(store, honest.night, night)
         for _ in _run_steps(night, alarms, honest, twins):
             if log_only or (honest is not None and select_new(alarms, honest.alarms)):
                 break
@@ -141,15 +153,40 @@ def rehearse(
         return Rehearsed(tuple(alarms))
     metrics: Numbers = {}
     if store.exists(METRICS.name):
-        metrics = _read_metrics(night, {row["run_id"]: model for model, row in _find_runs(night).items()})
+        metrics = _read_metrics(night, {row["run_id"]: model for model, row in find_tonight(night).items()})
     return Rehearsed(tuple(alarms), _read_facts(night), metrics, night)
+
+
+def carry_fits(store: ScratchWarehouse, honest: BenchmarkNight, night: BenchmarkNight) -> None:
+    """Give a night the honest one's fits where a fit reads the same.
+
+    The same are rows that are not tested, and all ids and ratings.
+    """
+    if night.split_id == honest.split_id or _sign_rows(honest) != _sign_rows(night):
+        return
+    for adapter in map(make_adapter, night.benchmark.models):
+        if adapter.learns:
+            store.carry_fit(adapter.key(honest.data), adapter.key(night.data))
+
+
+def read_labelled_rows(night: BenchmarkNight) -> pa.Table:
+    """Read a night's split: user_id, item_id, rating, event_time, part."""
+    names, own = ["user_id", "item_id", "rating", "event_time", "part"], pc.field("split_id")
+    return night.store.dataset(SPLITS).to_table(names, filter=own == night.split_id)
+
+
+def _sign_rows(night: BenchmarkNight) -> list[bytes]:
+    """Hash a split's rows that are not tested, and columns of all rows, in any order."""
+    rows = read_labelled_rows(night)
+    tested = pc.is_in(rows.column("part"), pa.array(night.benchmark.evaluation.parts))
+    columns = [rows.select([name]) for name in ("user_id", "item_id", "rating")]
+    return [np.sort(hash_rows(one, 0)).tobytes() for one in (rows.filter(pc.invert(tested)), *columns)]
 
 
 def _run_steps(
     night: BenchmarkNight, alarms: list[Alarm], honest: Honest | None, twins: Mapping[str, str]
 ) -> Iterator[None]:
     """Run a night step by step, and note what each says."""
-    prepare_split(night.store, night.benchmark, night.split_id, Journal(io.StringIO()), night.logical_date)
     require_truth(night)
     if night.curves is not None:
         night.curves.require_users()
@@ -180,7 +217,7 @@ def _run_models(
     for text in describe_regressions(night, compared.comparison_id):
         alarms.append(Alarm("regression", f"{text.partition(' is ')[0]} fell", text))
     yield
-    tonight = [row["run_id"] for row in _find_runs(night).values()]
+    tonight = [row["run_id"] for row in find_tonight(night).values()]
     for verdict in read_verdicts(make_query_runner(night.store), night.benchmark, tonight):
         if verdict.verdict == "too good":
             key = f"{verdict.model}: {verdict.metric}@{verdict.k} of {verdict.part} rose"
@@ -216,7 +253,8 @@ def narrow_plan(plan: ComparisonPlan, models: Set[str], twins: Mapping[str, str]
     return replace(plan, rules=tuple(rules), groups=tuple(groups), metrics=metrics, ks=cuts)
 
 
-def _find_runs(night: BenchmarkNight) -> Mapping[str, Mapping[str, Any]]:
+def find_tonight(night: BenchmarkNight) -> Mapping[str, Mapping[str, Any]]:
+    """Find each model's newest run of a night."""
     return find_newest_runs(night, [("logical_date", "=", night.logical_date)])
 
 

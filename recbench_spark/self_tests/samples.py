@@ -62,6 +62,9 @@ DELIVERED: dict[type[ModelConfig], tuple[str, ...]] = {
 LOG, BEFORE = "log", "before"
 """Names of the log and of that of the night before, among a sample's tables."""
 
+LEARNT = "learnt"
+"""Setting under which the items that a model of the night has learnt stand among a sample's tables."""
+
 Tables = Mapping[str, pd.DataFrame]
 """Tables by name: the logs, and `MODEL.SETTING` of what a model delivers."""
 

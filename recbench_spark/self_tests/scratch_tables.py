@@ -20,6 +20,7 @@ from pyarrow import fs
 from recbench_spark.config import Benchmark
 from recbench_spark.engine.measures import PIECE_ROWS
 from recbench_spark.models.adapters.model_adapter import make_adapter
+from recbench_spark.models.tables import EMBEDDINGS, SIMILARITIES
 from recbench_spark.schemas import Table
 from recbench_spark.storage.arrow_store import ArrowStore
 from recbench_spark.storage.blocks import PieceRows
@@ -49,6 +50,27 @@ class ScratchWarehouse(ArrowStore):
         shutil.copytree(self.root, place, ignore=shutil.ignore_patterns("_scratch"))
         return ScratchWarehouse(str(place), workers=self.workers)
 
+    def carry_fit(self, old: str, new: str) -> None:
+        """Give a model's saved rows a second key; here it is fitted again."""
+
+    def read_items(self, model_id: str) -> pa.Table:
+        """Read the item vectors that a model has learnt; no rows: it has learnt none."""
+        return self._read_side(model_id, "item")
+
+    def rename_items(self, model_id: str, names: pa.Array) -> None:
+        """Replace the names of a model's item vectors, in the order in which they are read."""
+        users, items = (self._read_side(model_id, side) for side in ("user", "item"))
+        place = items.column_names.index("id")
+        items = items.set_column(place, items.schema.field(place), names)
+        self.delete(EMBEDDINGS.name, "model_id", [model_id])
+        self.append(pa.concat_tables([users, items]), EMBEDDINGS)
+
+    def _read_side(self, model_id: str, side: str) -> pa.Table:
+        if not self.exists(EMBEDDINGS.name):
+            return EMBEDDINGS.arrow_schema.empty_table()
+        own = (pc.field("model_id") == model_id) & (pc.field("side") == side)
+        return self.dataset(EMBEDDINGS).to_table(EMBEDDINGS.names, filter=own)
+
 
 def open_warehouse(benchmark: Benchmark, folder: Path, workers: int) -> ScratchWarehouse:
     """Open a scratch warehouse; only where models read tables' logs are there any."""
@@ -73,6 +95,16 @@ class ScratchTables(ScratchWarehouse):
         other = ScratchTables(str(place), workers=self.workers)
         other._parts = {name: dict(parts) for name, parts in self._parts.items()}
         return other
+
+    def carry_fit(self, old: str, new: str) -> None:
+        """Give a model's saved rows a second key."""
+        for table in (EMBEDDINGS, SIMILARITIES):
+            files = [one for one in self._list_files(table) if (one.partition or {})["model_id"] == old]
+            if files:
+                placed = [
+                    one._replace(partition={**(one.partition or {}), "model_id": new}) for one in files
+                ]
+                self._parts[table.name][new] = placed
 
     # ------------------------------------------------------------------------------- reading
 

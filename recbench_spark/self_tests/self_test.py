@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 
 from recbench_spark.config import Benchmark, ModelConfig
 from recbench_spark.core.inputs import pin_inputs
@@ -26,18 +27,27 @@ from recbench_spark.night.gates import compares_nights
 from recbench_spark.night.measure_checks import parse_headline
 from recbench_spark.ranking.kernels.rankings import mark_relevant
 from recbench_spark.reports.phrases import format_decimals
-from recbench_spark.schemas import SELF_TESTS, SPLITS
-from recbench_spark.self_tests.faults import FAULTS, Fault, NotHereError, SampleFacts, describe_change
+from recbench_spark.schemas import RUNS, SELF_TESTS
+from recbench_spark.self_tests.faults import (
+    FAULTS,
+    Fault,
+    NotHereError,
+    SampleFacts,
+    describe_change,
+)
 from recbench_spark.self_tests.rehearsals import (
     Alarm,
     Honest,
     Numbers,
     Rehearsed,
+    find_tonight,
+    read_labelled_rows,
     rehearse,
 )
 from recbench_spark.self_tests.samples import (
     BEFORE,
     FEWEST_USERS,
+    LEARNT,
     LOG,
     Sample,
     Tables,
@@ -164,7 +174,10 @@ def probe_sample(
     sample = replace(sample, benchmark=fit_gates(sample, begin))
     honest = _require_whole(rehearse(store, point_at(sample, places), sample.day))
     models = rank_models(sample, honest)
-    world, known = make_world(sample, honest, models), Honest(honest.alarms, models[0].name)
+    world, known = (
+        make_world(store, sample, honest, models),
+        Honest(honest.alarms, models[0].name, honest.night),
+    )
     plan = Plan(world, store, folder, places, begin, honest, known)
     findings = plan.test([FAULTS[name] for name in faults], say)
     return SelfTest(sample, honest.rang(begin.alarms), tuple(findings), tuple(list_notes(sample)))
@@ -208,12 +221,20 @@ def rank_models(sample: Sample, honest: Rehearsed) -> list[ModelConfig]:
     return sorted(honest.night.benchmark.models, key=rank)
 
 
-def make_world(sample: Sample, honest: Rehearsed, models: Iterable[ModelConfig]) -> SampleFacts:
+def make_world(
+    store: ScratchWarehouse, sample: Sample, honest: Rehearsed, models: Sequence[ModelConfig]
+) -> SampleFacts:
     """Collect what faults need to know of the honest night."""
     night, parts = honest.night, sample.benchmark.evaluation.parts
     assert night is not None
-    rows = pd.DataFrame(night.store.rows(SPLITS, [("split_id", "=", night.split_id)]))
-    pairs = rows[["user_id", "item_id", "part"]]
+    pairs = read_labelled_rows(night).select(["user_id", "item_id", "part"]).to_pandas()
+    learnt = {}
+    for model in models:
+        if (adapter := make_adapter(model)).learns:
+            items = store.read_items(adapter.key(night.data)).column("id")
+            learnt[f"{model.name}.{LEARNT}"] = pd.DataFrame({"item_id": items.to_pandas()})
+    known = {name: table for name, table in learnt.items() if len(table)}
+    sample = replace(sample, tables={**sample.tables, **known})
     order = tuple(model for model in models if list_paths(model))
     return SampleFacts(sample, pairs[pairs.part.isin(parts)], pairs[pairs.part == "train"], order)
 
@@ -249,9 +270,8 @@ class Plan:
         planted = {fault.name: self.plant(fault) for fault in faults}
         nights: dict[str, Rehearsed] = {}
         if not any(rule.sequential or rule.against == "model" for rule in self.file.regressions):
-            nights = self.run_together(
-                {n: one for n, (one, _) in planted.items() if one and LOG not in one}
-            )
+            given = {name: one for name, (one, _) in planted.items() if one and not learns_from(one)}
+            nights = self.run_together(given)
         for fault in faults:
             tables, changed = planted[fault.name]
             if not tables:
@@ -285,16 +305,35 @@ class Plan:
         return "; ".join(f"{name}: {text}" for name, text in changes.items() if text)
 
     def run(self, name: str, tables: Tables) -> Rehearsed:
-        """Run a night with faulty tables in a copy of the warehouse."""
+        """Run a night with faulty tables: the log up to its gates, then in a whole night what they miss."""
+        if LOG not in tables:
+            return self._run_copy(name, tables, log_only=False)
+        night = self._run_copy(name, tables, log_only=True)
+        if night.rang(self.honest.alarms) or self.keeps_numbers(tables):
+            return replace(night, metrics=self.honest.metrics)
+        return self._run_copy(name, tables, log_only=False)
+
+    def _run_copy(self, name: str, tables: Tables, *, log_only: bool) -> Rehearsed:
+        """Run a night in a copy of the warehouse."""
         sample, folder = self.world.sample, self.folder / name
         try:
-            places = {**self.places, **write_tables(tables, folder / "tables")}
+            file = point_at(sample, {**self.places, **write_tables(tables, folder / "tables")})
             store = self.store.copy(folder / "warehouse")
-            file, log_only = point_at(sample, places), self.keeps_numbers(tables)
-            night = rehearse(store, file, sample.day, honest=self.known, log_only=log_only)
-            return replace(night, metrics=self.honest.metrics) if log_only else night
+            self._rename_learnt(store, tables)
+            return rehearse(store, file, sample.day, honest=self.known, log_only=log_only)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+    def _rename_learnt(self, store: ScratchWarehouse, tables: Tables) -> None:
+        """Rename items of models that the honest night fitted, which then have no run of it."""
+        night = self.honest.night
+        assert night is not None
+        for model in night.benchmark.models:
+            table = tables.get(f"{model.name}.{LEARNT}")
+            if table is not None:
+                key = make_adapter(model).key(night.data)
+                store.rename_items(key, pa.array(table.item_id, pa.string()))
+                store.delete(RUNS.name, "run_id", [find_tonight(night)[model.name]["run_id"]])
 
     def keeps_numbers(self, tables: Tables) -> bool:
         """Return whether ratings alone differ, and only their relevance counts, which does not."""
@@ -337,6 +376,11 @@ class Plan:
         rule = "" if alarms else propose_rule(self.begin, self.honest, night)
         changed += _describe_headline(self.world.sample, self.honest, night)
         return Finding(fault, changed, True, alarms, rule)
+
+
+def learns_from(tables: Tables) -> bool:
+    """Return whether faulty tables are what models learn from, or have learnt."""
+    return bool({LOG, LEARNT} & {name.rpartition(".")[2] for name in tables})
 
 
 def reads_grades(file: Benchmark) -> bool:

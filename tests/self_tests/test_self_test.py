@@ -19,12 +19,12 @@ from recbench_spark.commands import nightly
 from recbench_spark.commands import self_test as command
 from recbench_spark.config import Benchmark, Gate, parse
 from recbench_spark.errors import DataError
-from recbench_spark.schemas import SELF_TESTS
+from recbench_spark.schemas import FITS, SELF_TESTS
 from recbench_spark.self_tests import rehearsals, self_test
 from recbench_spark.self_tests.faults import FAULTS, NotHereError, SampleFacts, describe_change
 from recbench_spark.self_tests.rehearsals import Honest, Rehearsed
-from recbench_spark.self_tests.samples import LOG, Sample, draw_sample, read_labels
-from recbench_spark.self_tests.scratch_tables import ScratchTables
+from recbench_spark.self_tests.samples import LOG, Sample, draw_sample, point_at, read_labels, write_tables
+from recbench_spark.self_tests.scratch_tables import ScratchTables, open_warehouse
 from recbench_spark.self_tests.self_test import Plan, SelfTest, probe_sample, run_self_test
 from recbench_spark.storage.arrow_store import ArrowStore
 from tests.nights import read_rows, run
@@ -205,6 +205,47 @@ def test_ratings_cost_no_model_where_only_their_relevance_counts(sample: Sample,
     assert not keeps(without="scores")  # users of vectors may be folded in by their ratings
     assert not keeps("times_hour_late") and not keeps("lists_halved")
     assert not keeps(threshold=4.0) and not keeps(gain="linear")
+
+
+def test_exchanged_truth_moves_tested_items_alone(sample: Sample) -> None:
+    world, log = make_honest_world(sample), sample.log
+    other = FAULTS["truth_exchanged"].plant(world)[LOG]
+    pairs = ["user_id", "item_id"]
+    tested = pd.MultiIndex.from_frame(log[pairs]).isin(pd.MultiIndex.from_frame(world.truth[pairs]))
+    assert log[~tested].equals(other[~tested]) and not other.duplicated(pairs).any()
+    assert (log.user_id == other.user_id).all() and (log.event_time == other.event_time).all()
+    assert (log.item_id != other.item_id)[tested].mean() > 0.6
+    assert sorted(log.item_id) == sorted(other.item_id)
+
+
+TRAINED = (
+    {"name": "popular", "kind": "popular"},
+    {"name": "item_knn", "kind": "item_knn", "neighbours": 20},
+    {"name": "als", "kind": "als", "rank": 8, "iterations": 2},
+)
+
+
+def test_fits_are_taken_where_what_they_read_stays(sample: Sample, shop: Path, tmp_path: Path) -> None:
+    """A night with the honest fits says what it says with its own, and learnt items can be renamed."""
+    file = make_benchmark(shop, models=list(TRAINED), comparisons=None, regressions=[])
+    logs = {name: sample.tables[name] for name in (LOG, "before")}
+    bare = replace(sample, benchmark=file, older={}, tables=logs)
+    places = write_tables(bare.tables, tmp_path / "tables")
+    store = open_warehouse(file, tmp_path / "warehouse", 1)
+    honest = rehearsals.rehearse(store, point_at(bare, places), DAY)
+    world = self_test.make_world(store, bare, honest, file.models)
+    faulty = write_tables(FAULTS["truth_exchanged"].plant(world), tmp_path / "faulty")
+    stores = [store.copy(tmp_path / name) for name in ("taken", "own")]
+    taken, own = (
+        rehearsals.rehearse(one, point_at(bare, faulty), DAY, honest=Honest(honest.alarms, "als", night))
+        for one, night in zip(stores, (honest.night, None), strict=True)
+    )
+    assert taken.metrics == own.metrics != honest.metrics and len(own.metrics) > 20
+    assert [len(one.rows(FITS, [])) for one in stores] == [1, 2]
+    plan = Plan(world, store, tmp_path, places, HONEST, honest, Honest(honest.alarms, "als"))
+    renamed = plan.run("item_renames", FAULTS["item_renames"].plant(world))
+    moved = {key[0] for key, value in renamed.metrics.items() if honest.metrics[key] != value}
+    assert moved == {"popular"}  # the first one with items
 
 
 def test_a_killed_self_test_leaves_no_row_and_no_scratch(
