@@ -13,9 +13,9 @@ CORE := $(VENV)/.core
 # Containers often forbid Python to keep its bytecode: each process would compile package and tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 # One worker runs all of the first group, which needs Spark; files without Spark fill the other. A third worker
-# was no faster on two cores. Threads of OpenBLAS that wait for work sleep soon: by default they spin, and take
-# the core of the other worker.
-WORKERS = OPENBLAS_THREAD_TIMEOUT=4 $(PY) -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder
+# was no faster on two cores. Threads of OpenBLAS and OpenMP that wait for work sleep soon: by default they spin,
+# and take the core of the other worker.
+WORKERS = OPENBLAS_THREAD_TIMEOUT=4 OMP_WAIT_POLICY=PASSIVE $(PY) -m pytest -q -n 2 --dist loadgroup --no-loadscope-reorder
 
 .PHONY: docs notebooks faults platforms bench bench-quick bench-gpu package package-env libraries demo demo-night demo-spark test test-short test-rest test-all test-fast test-slow lint style types sql report setup requirements clean help
 
