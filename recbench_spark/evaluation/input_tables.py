@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,6 +33,7 @@ from recbench_spark.evaluation.task_tables import (
     USER_GROUPS,
     TaskTables,
 )
+from recbench_spark.metrics.item_labels import list_labels
 from recbench_spark.metrics.kernels.chunk import check_gains
 from recbench_spark.metrics.predictions import refuse_many_slices
 from recbench_spark.schemas import ID_NAMES, IDS, QUERY_ID
@@ -207,11 +208,6 @@ def spell_labels(rows: pa.Table) -> pa.Table:
     """Return groups of users with labels as text."""
     labels = {name: spell_values(rows.column(name)) for name in rows.column_names if name != "user_id"}
     return pa.table({"user_id": rows.column("user_id"), **labels})
-
-
-def list_labels(tables: Iterable[pa.Table]) -> list[set[str]]:
-    """List the labels in some rows, column by column."""
-    return [{*column.unique().drop_null().to_pylist()} for column in pa.concat_tables(tables).columns]
 
 
 def read_system(place: RunPlace, plan: EvaluationPlan, ids: Sequence[str]) -> dict[int, CheckedInput]:

@@ -60,7 +60,7 @@ BY_HISTORY = tuple(
 UNGRADED = ("popularity_rsp", "rsp", "exposure_share", "category_diversity")
 """List metrics of the next three sets that read neither truth nor history."""
 
-BY_GRADES = tuple({*BY_LABELS, *BY_HISTORY, *USER_METRICS} - {*UNGRADED})
+BY_GRADES = tuple({*BY_LABELS, *BY_HISTORY, *USER_METRICS, "popularity_reo"} - {*UNGRADED})
 """List metrics that know which items a user's grades make relevant, in truth or history."""
 
 LIST_METRICS = (*OVERALL, *PER_USER)

@@ -25,7 +25,7 @@ from recbench_spark.evaluation.run_measures import make_measures
 from recbench_spark.metrics import accuracy
 from recbench_spark.metrics.accuracy import MetricPlan
 from recbench_spark.metrics.beyond_accuracy import BY_LABELS, Facts
-from recbench_spark.metrics.group_rows import finish_groups
+from recbench_spark.metrics.group_rows import finish_groups, list_kinds
 from recbench_spark.metrics.item_labels import LabelTable, open_item_groups
 from recbench_spark.metrics.kernels.item_groups import GROUP_METRICS, GroupCounts
 from recbench_spark.metrics.listed import ListedCatalogue
@@ -287,3 +287,38 @@ def test_intervals_of_popularity_lift_hold_it() -> None:
         (row,) = finish_groups(plan, plan.metrics, table).to_pylist()
         held += row["ci_low"] <= shown / own - 1 <= row["ci_high"]
     assert held >= 0.93 * 250
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "tastes", [(1, 2), (1, 1.8), (1, 1.7), (1, 1), (1, 1.25, 1.5, 1.75, 2), (5, 1, 1, 2, 1)]
+)
+def test_intervals_of_chances_and_of_their_growth_hold_them(tastes: tuple[float, ...]) -> None:
+    """400 worlds of 300 users with tastes of their own; the first and the fifth list groups by size."""
+    rng, groups = np.random.default_rng(5), len(tastes)
+    sizes = np.linspace(1, 2, groups) / (1.5 * groups)
+
+    def count(users: int) -> dict[str, Any]:
+        listed = rng.multinomial(10, rng.dirichlet(20 * np.array(tastes) / sum(tastes), users))
+        history = rng.multinomial(1 + rng.poisson(15, users), rng.dirichlet(20 * sizes, users))
+        counted = {"listed": listed * RATIO_SHIFT, "offered": sizes - history / 1000}
+        return counted | {"history": history * RATIO_SHIFT}
+
+    asked = {("rsp", "bias_disparity"): ("genre", tuple(f"g{n}" for n in range(groups)))}
+    asked |= {("popularity_rsp",): ()} if groups == 2 else {}
+    everybody = {kind: one.mean(axis=0)[None] for kind, one in count(1_000_000).items()}
+    for names, labels in asked.items():
+        plan = MetricPlan(names, (10,), Definition(), Bootstrap(replicates=300))
+        kinds, held = list_kinds(names), []
+        truth = GroupCounts(**{kind: everybody[kind] for kind in kinds})
+        values = [GROUP_METRICS[name].measure(truth) for name in names]
+        expected = np.concatenate([(abs(one) if len(names) == 1 else one).ravel() for one in values])
+        for _ in range(400):
+            counted, keys = count(300), rng.integers(0, 1 << 62, 300)
+            sums = accuracy.sum_users({kind: counted[kind] for kind in kinds}, Owners(keys), plan.bootstrap)
+            table = pa.Table.from_batches([accuracy.totals_batch(("test", None, None), sums)])
+            rows = finish_groups(plan, names, table, labels).to_pylist()
+            ends = np.array([[row["ci_low"], row["ci_high"]] for row in rows]).T
+            held.append((ends[0] - 1e-3 <= expected) & (expected <= ends[1] + 1e-3))
+        shares = np.mean(held, axis=0)
+        assert shares[0] >= 0.93 and shares.mean() >= 0.93, (names, shares)

@@ -121,6 +121,10 @@ ABDOLLAHPOURI = (
 
 
 GROUPS = "An item's labels weigh 1 together; an item without a label is in no group."
+OFFERED = (
+    "Offered are the items that a user's masks or own candidates leave, also those that"
+    " `candidates_as_of` leaves out at a moment."
+)
 ZHU = "Zhu, Wang and Caverlee 2020, Measuring and mitigating item under-recommendation bias"
 
 
@@ -205,8 +209,7 @@ def popularity_reo(counts: GroupCounts) -> Floats:
         place=155,
         title="unequal chances of head and tail (PopRSP)",
         formula="Standard deviation / mean, over head and tail, of listed / offered items up to k.",
-        edges=f"{NO_ROWS} Offered are the items that a user's masks or own candidates leave; no value if a"
-        " group has none.",
+        edges=f"{NO_ROWS} {OFFERED} No value if a group has none.",
         source=ZHU,
         family="popularity",
         needs=("train",),
@@ -293,8 +296,8 @@ def unequal_recall(counts: GroupCounts) -> Floats:
         bounds=NOT_NEGATIVE,
         title="unequal chances of groups (RSP)",
         formula="Standard deviation / mean, over groups of items, of listed / offered items up to k.",
-        edges=f"{NO_ROWS} {GROUPS} Offered are the items that a user's masks or own candidates leave; a"
-        " group without them is left out; no value for fewer than two groups.",
+        edges=f"{NO_ROWS} {GROUPS} {OFFERED} A group without them is left out; no value for fewer than two"
+        " groups.",
         source=ZHU,
         family="groups",
         needs=("item_groups",),

@@ -54,8 +54,8 @@ NO_ITEM = -2
         place=146,
         title="serendipity (against the most popular list)",
         formula="Relevant entries among the first k that the user's k most popular items do not have / k.",
-        edges=f"{NO_ROWS} The most popular items are those among the user's candidates, equal ones in order"
-        " of their ids.",
+        edges=f"{NO_ROWS} The most popular items are those among the user's candidates at any"
+        " moment, equal ones in order of their ids.",
         source="Ge, Delgado-Battenfeld and Jannach 2010, Beyond accuracy",
         family="serendipity",
         needs=("train",),
