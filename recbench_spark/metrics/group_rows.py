@@ -116,9 +116,9 @@ def _find_spread_interval(value: Floats, drawn_bc: Floats, level: float) -> tupl
     """Return the interval of a spread, whose square is biased upward by the groups' noise.
 
     Replicates have the bias twice: in the value, and in their own draw. The lower end is shifted by both,
-    the upper one by the draw's: by both it misses spreads of two groups just above their noise. Spreads of
-    0, .07 and .14 over five groups of 200 users: plain percentiles held them in 0, 61 and 87 % of 150 worlds,
-    and these in 97 % or more. Spreads of .05 to .08 over two groups of 300 users: 93 to 96 % of 800 worlds.
+    the upper one by the draw's: by both it misses spreads of two groups just above their noise. Over five
+    groups of 200 users plain percentiles held 0, .07 and .14 in 0, 61 and 87 % of 150 worlds, and these in
+    97 % or more; over two groups of 300 users these held .05 to .08 in 93 to 96 % of 800 worlds.
     """
     if not len(drawn_bc):
         return percentile_interval(drawn_bc, level)
