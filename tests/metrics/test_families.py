@@ -304,10 +304,10 @@ def test_intervals_of_chances_and_of_their_growth_hold_them(tastes: tuple[float,
         counted = {"listed": listed * RATIO_SHIFT, "offered": sizes - history / 1000}
         return counted | {"history": history * RATIO_SHIFT}
 
-    asked = {("rsp", "bias_disparity"): ("genre", tuple(f"g{n}" for n in range(groups)))}
-    asked |= {("popularity_rsp",): ()} if groups == 2 else {}
+    families = {("rsp", "bias_disparity"): ("genre", tuple(f"g{n}" for n in range(groups)))}
+    families |= {("popularity_rsp",): ()} if groups == 2 else {}
     everybody = {kind: one.mean(axis=0)[None] for kind, one in count(1_000_000).items()}
-    for names, labels in asked.items():
+    for names, labels in families.items():
         plan = MetricPlan(names, (10,), Definition(), Bootstrap(replicates=300))
         kinds, held = list_kinds(names), []
         truth = GroupCounts(**{kind: everybody[kind] for kind in kinds})
