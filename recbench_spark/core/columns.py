@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from recbench_spark.errors import SchemaError, nearest
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 """Raised when a column is added or changes its meaning, or a layout changes; a property of each table."""
 
 OLDEST_SCHEMA = 4

@@ -258,7 +258,6 @@ class BenchmarkNight:
             self.benchmark.dataset.world,
             folds_users=self.benchmark.split.gives_rows,
             asks_repeats=self.benchmark.split.asks_repeats,
-            opens_trained=self.benchmark.dataset.events is not None,
             by_query=self.benchmark.dataset.query is not None,
             suite=self.benchmark.name,
             dataset=self.benchmark.dataset.name,

@@ -19,13 +19,12 @@ from recbench_spark.ranking.query_questions import ask_by_query
 from recbench_spark.ranking.successive import ask_successively
 from recbench_spark.schemas import QUERY_ID, USER_BLOCKS
 from recbench_spark.splits.events import name_before
-from recbench_spark.splits.labels import TRAIN
 from recbench_spark.storage.blocks import ChangedRows
 from recbench_spark.storage.file_tables import FileTables
 from recbench_spark.storage.packed_blocks import Change
 from recbench_spark.storage.shared_arrays import bound_lists, flatten_lists
 
-BLOCK_NAMES = ("user_id", "user_key", "train_items", "train_ratings", "held_out")
+BLOCK_NAMES = ("user_id", "user_key", "train_items", "train_ratings", "held_out", "closed_items")
 """Columns read from `user_blocks`."""
 
 PART_USERS = pa.schema([*USERS, pa.field("history", pa.list_(pa.int32()))])
@@ -91,7 +90,7 @@ def select_part_users(
     user_n, part_n = slot_n // len(parts), slot_n % len(parts)
     truth = _take_entries(held_out, entry_s[slot_n])
     # Validation items are known at test time, so they are no candidates any more.
-    closed = close_items(train, held_out)
+    closed = close_items(blocks)
     known = pa.concat_arrays([closed, _add_valid(closed, held_out)])
     is_later_n = np.array([part != "valid" for part in parts])[part_n]
     masked_n = pa.array(user_n + len(blocks) * is_later_n, mask=np.full(len(user_n), not masks))
@@ -154,18 +153,10 @@ def empty_nulls(lists: pa.Array) -> pa.Array:
     return pc.coalesce(lists, pa.scalar([], lists.type)) if lists.null_count else lists
 
 
-def close_items(train: pa.ListArray, held_out: pa.MapArray) -> pa.ListArray:
+def close_items(blocks: pa.Table) -> pa.ListArray:
     """Return the trained items that are no candidates: all but those of `dataset.events`."""
-    entry_u = _find_entries(held_out, [TRAIN]).ravel()
-    if not (entry_u >= 0).any():
-        return train
-    opened = pc.struct_field(_take_entries(held_out, entry_u), "items")
-    (bounds, items), (opens, open_e) = flatten_lists(train), flatten_lists(opened)
-    user_e, user_o = (np.repeat(np.arange(len(train)), np.diff(one)) for one in (bounds, opens))
-    stays_e = ~np.isin(user_e << 32 | items, user_o << 32 | open_e)
-    return pa.ListArray.from_arrays(
-        bound_lists(user_e[stays_e], len(train)), pa.array(items[stays_e], pa.int32())
-    )
+    closed, train = (blocks.column(name).combine_chunks() for name in ("closed_items", "train_items"))
+    return pc.coalesce(closed, train) if closed.null_count else closed
 
 
 def _add_valid(train: pa.ListArray, held_out: pa.MapArray) -> pa.ListArray:

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from recbench_spark.core.arrays import Bools, Ints
 from recbench_spark.core.ids import PLACEHOLDERS
-from recbench_spark.splits.events import SIGNALS, mark_signals
+from recbench_spark.splits.events import SIGNAL
 from recbench_spark.splits.labels import GIVEN, LATER, TRAIN, VALID
 from recbench_spark.splits.pairs import OPEN_LOOP
 from recbench_spark.splits.positions import encode_ids, id_column, id_numbers, name_parts
@@ -35,6 +35,9 @@ ROWS_PER_PIECE = 1 << 22
 
 USERS, ITEMS, TOTALS = 0, 1, 2
 """Kinds of rows in a piece's table: a user, an item, or a total over the whole piece."""
+
+OF_EVENTS = "dataset.events"
+"""Stands for the part of trained rows whose events are no targets."""
 
 LATEST = np.iinfo(np.int64).max
 
@@ -275,8 +278,8 @@ def count_repeated_pairs(rows: pa.Table, part_r: Ints, request: AuditRequest) ->
     part_r, in_parts = part_r[order], request.parts
     if request.signals:
         trained_r = _in_parts(in_parts, [TRAIN, GIVEN], part_r)
-        signal_r = mark_signals(rows.take(pa.array(order)))
-        part_r, in_parts = np.where(trained_r & signal_r, len(in_parts), part_r), (*in_parts, SIGNALS)
+        signal_r = rows.column(SIGNAL).take(pa.array(order)).to_numpy()
+        part_r, in_parts = np.where(trained_r & signal_r, len(in_parts), part_r), (*in_parts, OF_EVENTS)
 
     def count(names: Iterable[str]) -> Ints:
         chosen = number_r[_in_parts(in_parts, names, part_r)]
@@ -288,7 +291,7 @@ def count_repeated_pairs(rows: pa.Table, part_r: Ints, request: AuditRequest) ->
     doubled = opened > 1
     doubled[twice] = True
     if request.signals:
-        doubled |= count([TRAIN, GIVEN, SIGNALS]) > 1
+        doubled |= count([TRAIN, GIVEN, OF_EVENTS]) > 1
     if not request.keeps_known:
         doubled |= (opened > 0) & (known > 0)
     if request.asks_repeats:

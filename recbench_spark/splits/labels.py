@@ -351,6 +351,8 @@ def _label_events(rows: pa.Table, rule: SplitRule, codes: Codes) -> Codes:
     """Label rows of events that are no targets."""
     apart_r = _mark_apart(rows, rule)
     assert apart_r is not None
+    if rule.by == "instants" and rule.validation == "time":
+        return np.where(apart_r & (codes != labels.TRAIN), labels.LATER, codes)
     times = _read_times(rows) if rule.temporal else None
     divided = labels.by_target(codes, ~apart_r, id_numbers(rows, rule.owner), times)
     if rule.by == "instants":

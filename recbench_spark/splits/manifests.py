@@ -22,7 +22,7 @@ from recbench_spark.errors import DataError, EmptyPartError, ProtocolError, near
 from recbench_spark.schemas import TIME_FACTS
 from recbench_spark.splits import audit
 from recbench_spark.splits.audit import COLUMNS, NOT_HELD_OUT, AuditRequest, PartSummary
-from recbench_spark.splits.events import ROWS_OF
+from recbench_spark.splits.events import ROWS_OF, SIGNAL
 from recbench_spark.splits.labels import GIVEN, LATER, TRAIN, UNASKED
 from recbench_spark.splits.pairs import OPEN_LOOP
 from recbench_spark.storage.blocks import Engine, Rows
@@ -140,7 +140,7 @@ def count_parts(rows: Rows) -> Parts:
 def _sum_audit(rows: Rows, request: AuditRequest, engine: Engine) -> Counter[Any]:
     """Sum `audit.sum_pieces` over all users and items."""
     tasks = engine.count_tasks(sum(request.rows.values()))
-    names = (*COUNTED, *(["attributes"] if request.signals or request.query else []))
+    names = (*COUNTED, *([SIGNAL] if request.signals else []), *(["attributes"] if request.query else []))
     counted = rows.deal(names, partial(audit.count_in_blocks, request=request, tasks=tasks), tasks)
     sums: Counter[Any] = Counter()
     for one in counted.each(partial(audit.sum_pieces, request=request)):

@@ -27,7 +27,7 @@ from recbench_spark.sources.log_sources import open_raw_log
 from recbench_spark.sources.log_survey import RowFacts
 from recbench_spark.sources.opened_logs import OpenedLog, label_stretches, refuse_missing, report_conditions
 from recbench_spark.splits import worlds
-from recbench_spark.splits.events import EventRule
+from recbench_spark.splits.events import SIGNAL, STRENGTH, EventRule
 from recbench_spark.splits.labels import LATER, TRAIN, HeldOutIds, LabelMethod, SplitRule, label_rows
 from recbench_spark.splits.pairs import PAIR_COLUMNS, DuplicateRule, find_doubled_pair
 from recbench_spark.splits.windows import find_instants
@@ -221,7 +221,7 @@ def label_log(
     rule = make_rule(split, duplicates, find_cut(log, split, dataset.zone, events, tasks))
     rule = replace(rule, numeric=rule.tie in log.numeric, every_fold=every_fold, events=events)
     rule = replace(rule, query=dataset.query or "")
-    added = ["attributes"] * bool(events)
+    added = [SIGNAL] * bool(events) + [STRENGTH] * rule.pair_rule.in_time
     names = tuple(dict.fromkeys((*(name for name in log.columns if name != EVENT), "part", *added)))
     return blocks.mark_whole(dealt.then(partial(label_rows, rule=rule), names), owner)
 

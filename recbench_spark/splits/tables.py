@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from recbench_spark.core.columns import (
+    BOOLEAN,
     DOUBLE,
     INT,
     ITEM_ID,
@@ -59,6 +60,10 @@ SPLITS = Table(
         TableColumn("event_time", LONG, "Microseconds since 1970 UTC; NULL where the log has no time."),
         text_column("part", "train, given, valid, test, open_loop, later, or a part named in split.parts."),
         TableColumn("attributes", map_type(STRING, STRING), "Further columns kept as slices."),
+        TableColumn(
+            "signal", BOOLEAN, "True: a trained row whose events are no targets (dataset.events)."
+        ),
+        TableColumn("strength", DOUBLE, "Weights so far of a held-out pair that is a successive question."),
     ),
     partition_by=("split_id",),
 )
@@ -98,6 +103,7 @@ USER_BLOCKS = Table(
         ),
         TableColumn("train_ratings", array_type(DOUBLE), "Their ratings, in the same order.", False),
         TableColumn("held_out", map_type(STRING, HELD_OUT), "Per part the truth, by item_index.", False),
+        TableColumn("closed_items", array_type(INT), "Trained items that are no candidates; NULL: all."),
     ),
     partition_by=("split_id",),
 )

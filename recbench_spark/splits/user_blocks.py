@@ -18,7 +18,13 @@ import pyarrow.compute as pc
 from recbench_spark.core.arrays import Bools, Ints
 from recbench_spark.core.hashed_ids import hash_ids
 from recbench_spark.schemas import USER_BLOCKS
-from recbench_spark.splits.events import NEXT, mark_signals, name_before, read_strengths
+from recbench_spark.splits.events import (
+    NEXT,
+    SIGNAL,
+    STRENGTH,
+    name_before,
+    read_strengths,
+)
 from recbench_spark.splits.kernels.positions import ascending
 from recbench_spark.splits.labels import HISTORY, LATER, TRAIN, VALID
 from recbench_spark.splits.popularity import COLD, label_popularity
@@ -83,10 +89,10 @@ class BlockPlan:
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns for a task to read."""
-        needed = self.events or any(label.of == "log" for label in self.slices)
-        attributes = ["attributes"] if needed else []
+        attributes = ["attributes"] if any(label.of == "log" for label in self.slices) else []
         times = ["event_time"] if self.has_times else []
-        return ("user_id", "item_id", "rating", "part", *attributes, *times)
+        of_events = [SIGNAL, *([STRENGTH] if self.in_time else [])] if self.events else []
+        return ("user_id", "item_id", "rating", "part", *attributes, *times, *of_events)
 
     @property
     def has_times(self) -> bool:
@@ -123,9 +129,8 @@ def build_user_blocks(rows: pa.Table, plan: BlockPlan) -> pa.Table:
 
     Returns:
         user_id, user_key, train_items, train_ratings (by item_index ascending), held_out (part ->
-        item_ids, items, relevance, slices, by item_index ascending, or `in_time`; with events, `train` has
-        the trained items that stay candidates, and `in_time` `name_before` of a part the rows before its
-        questions).
+        item_ids, items, relevance, slices, by item_index ascending, or `in_time`; with events `name_before`
+        a part has then the rows before its questions), closed_items (ascending; without events NULL).
     """
     ordered = _order_rows(encode_ids(rows), plan)
     n_users = len(ordered.users)
@@ -137,7 +142,12 @@ def build_user_blocks(rows: pa.Table, plan: BlockPlan) -> pa.Table:
         "train_items": pa.ListArray.from_arrays(history, pa.array(ordered.item_r[known_r])),
         "train_ratings": pa.ListArray.from_arrays(history, ordered.rating.filter(pa.array(known_r))),
         "held_out": _hold_out(ordered, plan),
+        "closed_items": pa.nulls(n_users),
     }
+    if plan.events:
+        closed_r = known_r & ~ordered.signal_r
+        bounds = bound_lists(ordered.user_r[closed_r], n_users)
+        columns["closed_items"] = pa.ListArray.from_arrays(bounds, pa.array(ordered.item_r[closed_r]))
     return pa.table([columns[field.name].cast(field.type) for field in TARGET], schema=TARGET)
 
 
@@ -166,7 +176,7 @@ def _order_rows(rows: pa.Table, plan: BlockPlan) -> _OrderedRows:
         items.dictionary.take(pa.array(code_r[order_r])),
         [column.take(order) for column in labels],
         users.dictionary.take(pa.array(there_u)),
-        (mark_signals(rows) if plan.events else np.zeros(len(rows), np.bool_))[order_r],
+        (rows.column(SIGNAL).to_numpy() if plan.events else np.zeros(len(rows), np.bool_))[order_r],
         None if time_r is None else time_r[order_r],
         (read_strengths(rows) if plan.events and plan.in_time else rating).take(order),
     )
@@ -192,11 +202,10 @@ def _read_labels(rows: pa.Table, label: SliceLabel, n_train_x: Ints, bounds: tup
 
 def _hold_out(rows: _OrderedRows, plan: BlockPlan) -> pa.MapArray:
     """Return each user's truth by part, without empty parts."""
-    names = (*plan.parts, TRAIN, *map(name_before, plan.parts))
+    names = (*plan.parts, *map(name_before, plan.parts))
     n_users, n_parts = len(rows.users), len(names)
     places = [plan.parts.index(name) if name in plan.parts else -1 for name in rows.parts]
     place_r = np.array(places, np.int64)[rows.part_r] if places else np.zeros(0, np.int64)
-    place_r[rows.signal_r] = len(plan.parts)
     held_r = np.flatnonzero(place_r >= 0)
     entry_r = rows.user_r[held_r] * n_parts + place_r[held_r]
     times = () if rows.time_r is None or not plan.in_time else (rows.time_r[held_r],)
@@ -213,7 +222,7 @@ def _hold_out(rows: _OrderedRows, plan: BlockPlan) -> pa.MapArray:
     }
     truth, entry_e = pa.StructArray.from_arrays(list(lists.values()), list(lists)), entry_r[starts]
     if plan.events and plan.in_time:
-        for place, part in enumerate(plan.parts, len(plan.parts) + 1):
+        for place, part in enumerate(plan.parts, len(plan.parts)):
             user_b, before = _list_before(rows, part, truth.type)
             truth = pa.concat_arrays([truth, before])
             entry_e = np.append(entry_e, user_b * n_parts + place)

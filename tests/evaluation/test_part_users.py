@@ -62,6 +62,7 @@ def draw_row(draw: random.Random) -> Row:
         "train_items": train,
         "train_ratings": draw.choices(RATINGS, k=len(train)),
         "held_out": [(name, draw_truth(draw)) for name in draw.sample(NAMES, draw.randint(0, len(NAMES)))],
+        "closed_items": draw.choice([None, train, sorted(draw.sample(train, len(train) // 2))]),
     }
 
 
@@ -91,14 +92,15 @@ def choose_by_hand(
             truth = held_out.get(part)
             if truth is None and not keep_empty:
                 continue
-            known = sorted(train + (held_out["valid"]["items"] if "valid" in held_out else []))
+            closed = train if row["closed_items"] is None else row["closed_items"]
+            known = sorted(closed + (held_out["valid"]["items"] if "valid" in held_out else []))
             chosen.append({
                 "user_id": row["user_id"], "part": part, "user_key": row["user_key"],
                 "item_ids": truth["item_ids"] if truth else [],
                 "items": truth["items"] if truth else [],
                 "relevance": truth["relevance"] if truth else [],
                 "slices": truth["slices"] if truth else None,
-                "masked": ([] if not masks else train if part == "valid" else known),
+                "masked": ([] if not masks else closed if part == "valid" else known),
                 "history": [
                     item
                     for item, rating in zip(train, row["train_ratings"], strict=True)

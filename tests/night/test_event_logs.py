@@ -75,7 +75,7 @@ def read_split(store: ArrowStore) -> list[Any]:
         (
             *(row[name] for name in ("user_id", "item_id", "part", "rating")),
             row["event_time"] // 1_000_000,
-            dict(row["attributes"] or ()).get("dataset.events"),
+            row["signal"],
         )
         for row in store.rows(SPLITS)
     )
@@ -105,7 +105,7 @@ def test_every_file_gives_the_split_of_the_loop(
         assert own == of_log.get(f"rows_of_{event}", 0)
     masked = find_masked(store, ["test"])
     for user in {row[0] for row in wanted if row[2] == "test"}:
-        known = {row[1] for row in wanted if row[0] == user and row[2] == "train" and row[5] is None}
+        known = {row[1] for row in wanted if row[0] == user and row[2] == "train" and not row[5]}
         known |= {row[1] for row in wanted if row[0] == user and row[2] == "valid"}
         assert masked[user] == known
 

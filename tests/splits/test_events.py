@@ -13,7 +13,6 @@ import pytest
 from deltalake import write_deltalake
 
 from recbench_spark.config import Dataset, Split
-from recbench_spark.splits.events import SIGNALS, mark_signals
 from recbench_spark.splits.labels import label_rows, read_dropped
 from recbench_spark.splits.queries import read_attribute
 from recbench_spark.splits.rules import make_event_rule, make_rule
@@ -32,8 +31,8 @@ LOG = pa.schema({
 
 Row = tuple[str, str, int, str]
 """User, item, time, event."""
-Made = tuple[str, str, str, float, int, str | None]
-"""User, item, part, rating, time, names of events that are no targets."""
+Made = tuple[str, str, str, float, int, bool]
+"""User, item, part, rating, time, true where it trains and its events are no targets."""
 
 
 def draw_rows(seed: int) -> list[Row]:
@@ -66,11 +65,8 @@ def label(rows: list[Row], dataset: Dataset, split: Split, cut: Any, pieces: int
         )
         labelled = label_rows(table, rule)
         assert "event" not in labelled.column_names
-        for one in labelled.to_pylist():
-            signals = dict(one["attributes"] or ()).get(SIGNALS)
-            made.append(
-                (*(one[name] for name in ("user_id", "item_id", "part", "rating", "event_time")), signals)
-            )
+        names = ("user_id", "item_id", "part", "rating", "event_time", "signal")
+        made += [tuple(one[name] for name in names) for one in labelled.to_pylist()]
         for (_, reason), count in read_dropped(labelled).items():
             dropped[reason] += count
     return sorted(made, key=repr), +dropped
@@ -163,10 +159,9 @@ def split_slowly(rows: list[Row], dataset: Dataset, split: Split) -> tuple[list[
         strength = sum(events.weights[name] for name in sorted(name for _, name in own))
         strength = min(strength, events.cap) if events.cap else strength
         time = max(own)[0] if dataset.duplicates == "keep_last" else min(own)[0]
-        names = sorted(name for _, name in own)
-        signals = ", ".join(names) if part == "train" and not {*names} & {*events.targets} else None
+        signal = part == "train" and not {name for _, name in own} & {*events.targets}
         plain = part in ("valid", "test") and not events.grades
-        made.append((user, item, part, 1.0 if plain else float(strength), time, signals))
+        made.append((user, item, part, 1.0 if plain else float(strength), time, signal))
     return sorted(made, key=repr), +counts
 
 
@@ -233,7 +228,7 @@ def test_targets_are_chosen_and_validate_as_if_alone(more: dict[str, Any], repea
         alone, _ = label([row for row in rows if row[3] in ("purchase", "gift")], dataset, split, cut)
         held = ("valid", "test")
         assert [one for one in made if one[2] in held] == [one for one in alone if one[2] in held]
-        own = {one[:3] for one in made if one[2] not in held and one[2] != "later" and one[5] is None}
+        own = {one[:3] for one in made if one[2] not in held and one[2] != "later" and not one[5]}
         assert own == {one[:3] for one in alone if one[2] not in held and one[2] != "later"}
         whole = split.model_copy(update={"repeats": "keep"})  # a repeat that is left out was held out, too
         labelled, _ = label([row for row in rows if row[3] in ("purchase", "gift")], dataset, whole, cut)
@@ -247,9 +242,9 @@ def test_targets_are_chosen_and_validate_as_if_alone(more: dict[str, Any], repea
         assert {one[:3] for one in made if one[5]} == signals - own
 
 
-def test_signals_are_read_whoever_wrote_the_file(tmp_path: Path) -> None:
+def test_attributes_are_read_whoever_wrote_the_file(tmp_path: Path) -> None:
     """Parquet names what is within a map, and `deltalake` appends to a table with other names."""
-    maps = [[(SIGNALS, "view")], None, [("genre", "a"), (SIGNALS, "cart")], [("genre", "b")], []]
+    maps = [[("page", "1")], None, [("genre", "a"), ("page", "2")], [("genre", "b")], []]
     rows = pa.table({"attributes": pa.array(maps, pa.map_(pa.string(), pa.string()))})
     for mode in ("error", "append"):
         write_deltalake(str(tmp_path), rows, mode=mode)  # type: ignore[call-overload]
@@ -258,8 +253,6 @@ def test_signals_are_read_whoever_wrote_the_file(tmp_path: Path) -> None:
     tables = [rows, *read_files(files, ["attributes"])]
     assert len(tables) == 4
     for table in tables:
-        assert mark_signals(table).tolist() == [True, False, True, False, False]
-        assert mark_signals(table.slice(1, 3)).tolist() == [False, True, False]
+        assert read_attribute(table, "page").to_pylist() == ["1", None, "2", None, None]
         assert read_attribute(table.slice(1), "genre").to_pylist() == [None, "a", "b", None]
-        assert mark_signals(table.slice(0, 2)).tolist() == [True, False]
     assert len({str(table.schema.field(0).type.key_type) for table in tables[1:]}) == 1

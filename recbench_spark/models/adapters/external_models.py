@@ -235,7 +235,7 @@ def count_listed_rows(rows: CheckedInput, users: Rows, data: SplitData) -> Count
     sides = [
         Side(0, users, ("user_id", *([QUERY_ID] if QUERY_ID in rows.names else []))),
         Side(1, rows.rows, names),
-        Side(2, blocks, ("user_id", "train_items", *(["held_out"] if data.opens_trained else []))),
+        Side(2, blocks, ("user_id", "train_items", "closed_items")),
     ]
     dealt = deal_sides(engine, sides, engine.count_tasks(rows.n))
     return sum(dealt.each(partial(_count_listed, known=data.known_items)), Counter[str]())
@@ -275,10 +275,7 @@ def _count_listed(sides: Sides, known: KnownItems) -> Counter[str]:
 
 def _list_trained(blocks: pa.Table, users: pa.Array, width: int) -> Ints:
     """Return a number for each training pair of some users."""
-    trained = blocks.column("train_items").combine_chunks()
-    if "held_out" in blocks.column_names:
-        trained = close_items(trained, blocks.column("held_out").combine_chunks())
-    offsets, trained_e = flatten_lists(trained)
+    offsets, trained_e = flatten_lists(close_items(blocks))
     owner_u = pc.index_in(blocks.column("user_id"), users).fill_null(-1).to_numpy()
     owner_e = np.repeat(owner_u.astype(np.int64), np.diff(offsets))
     pairs: Ints = (owner_e * width + trained_e)[owner_e >= 0]
