@@ -60,9 +60,7 @@ SPLITS = Table(
         TableColumn("event_time", LONG, "Microseconds since 1970 UTC; NULL where the log has no time."),
         text_column("part", "train, given, valid, test, open_loop, later, or a part named in split.parts."),
         TableColumn("attributes", map_type(STRING, STRING), "Further columns kept as slices."),
-        TableColumn(
-            "signal", BOOLEAN, "True: a trained row whose events are no targets (dataset.events)."
-        ),
+        TableColumn("signal", BOOLEAN, "True: a trained row whose events are no targets (dataset.events)."),
         TableColumn("strength", DOUBLE, "Weights so far of a held-out pair that is a successive question."),
     ),
     partition_by=("split_id",),
