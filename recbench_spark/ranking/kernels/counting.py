@@ -187,7 +187,7 @@ def _count_users(
     known, cut = (pairing, plan, scores_s), (_cutoff(settings), settings.top_k)
     open_pairs = make_open_pairs(width)
     cuts = cut_tiles(products.order.length_t, item_tile)
-    changes = moments.deal(products.order.place_i, cuts)
+    changes = moments.deal(products, cuts)
     for number, tile in enumerate(word_tiles(products, item_tile)):
         found_rt = found_n[: user_tile * LANES * len(tile.packed)].reshape(user_tile, -1)
         absent = *hidden, moments, changes.open(number, found_rt.shape[1], found_rt.dtype.type)

@@ -453,7 +453,7 @@ def _count_users(
     code = family.compile(), family.rows
     work = _make_work(plan, settings.user_tile or USER_TILE, family.rows, items)
     row_u = np.zeros(len(pairing.length_u), np.int64)
-    changes = moments.deal(products.order.place_i, items.cuts)
+    changes = moments.deal(products, items.cuts)
     for start in range(0, len(users_u), _TOGETHER):
         open_u = users_u[start : start + _TOGETHER].copy()
         row_u[open_u] = np.arange(len(open_u))

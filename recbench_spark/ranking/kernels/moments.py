@@ -17,6 +17,7 @@ from recbench_spark.core.compiling import compile_kernel
 from recbench_spark.ranking.kernels import positives
 from recbench_spark.ranking.kernels.families import Reached
 from recbench_spark.ranking.kernels.positives import Positives
+from recbench_spark.ranking.kernels.products import Products
 from recbench_spark.ranking.kernels.word_loops import Whole
 
 ALWAYS = 2**63 - 1
@@ -46,13 +47,21 @@ class UserMoments(NamedTuple):
     item_e: Ints
     step_e: Ints
 
-    def deal(self, place_i: Ints, cuts: Iterable[tuple[int, int]]) -> DealtChanges:
-        """Deal changes to tiles of places, which begin and end at `cuts`."""
+    def deal(self, products: Products, cuts: Iterable[tuple[int, int]]) -> DealtChanges:
+        """Deal changes to tiles of a model's places, which begin and end at `cuts`.
+
+        The model keeps them for the next users.
+        """
         if not len(self.moment_u):
             return DealtChanges(*[_NONE] * 3)
         start_k = np.array([0, *(stop for _, stop in cuts)])
-        tile_t = np.repeat(np.arange(len(start_k) - 1), np.diff(start_k))
-        return DealtChanges(*_deal(self.time_e, place_i[self.item_e], tile_t, start_k))
+        key, made = start_k.tobytes(), products.changes
+        if key not in made or made[key][0] is not self.time_e:
+            tile_t = np.repeat(np.arange(len(start_k) - 1), np.diff(start_k))
+            place_e = products.order.place_i[self.item_e]
+            made[key] = self.time_e, DealtChanges(*_deal(self.time_e, place_e, tile_t, start_k))
+        dealt: DealtChanges = made[key][1]
+        return dealt
 
 
 class TileChanges(NamedTuple):

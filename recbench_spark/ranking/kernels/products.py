@@ -93,8 +93,8 @@ class Products:
         return {}
 
     @cached_property
-    def segments(self) -> dict[str, tuple[Any, Any, list[Any]]]:
-        """Items cut by `ranking.kernels.moments`, with times and span."""
+    def changes(self) -> dict[bytes, tuple[Any, Any]]:
+        """Items' changes dealt by `ranking.kernels.moments`, by tiles, with all times."""
         return {}
 
     def item_operand(self, start: int, stop: int) -> Floats32:
