@@ -78,19 +78,28 @@ class EventRule(NamedTuple):
             places: (p,) the rows whose pair has several events in a part, each event once.
             group_p: (p,) their pair and part, from 0.
         """
-        code_r, asked_r, weights = read_events(rows), self.mark_targets(rows), np.array(self.weights)
-        weight_r: Floats = np.minimum(weights, self.cap)[code_r]
+        names, cell_r = self._number_cells(rows)
+        weights, asks = np.array(self.weights), np.isin(np.arange(len(self.names)), self.targets)
+        trains, plain = np.isin(names, (TRAIN, GIVEN)), ~np.isin(names, (TRAIN, GIVEN, LATER))
+        weight_r: Floats = np.tile(np.minimum(weights, self.cap), len(names))[cell_r]
+        signal_r: Bools = np.outer(trains, ~asks).ravel()[cell_r]
         if len(places):
-            order_p = np.argsort(code_r[places], kind="stable")  # so the order of rows moves no last bit
-            sums = np.bincount(group_p[order_p], weights[code_r[places[order_p]]])
+            code_p = cell_r[places] % len(weights)
+            order_p = np.argsort(code_p, kind="stable")  # so the order of rows moves no last bit
+            sums = np.bincount(group_p[order_p], weights[code_p[order_p]])
             weight_r[places] = np.minimum(sums, self.cap)[group_p]
-            asked_r[places] = np.bincount(group_p, asked_r[places])[group_p] > 0
-        names, part_r = name_parts(rows)
-        plain = ~np.isin(names, (TRAIN, GIVEN, LATER)) & (not self.grades)
-        if plain.any():
-            np.copyto(weight_r, rows.column("rating").to_numpy(), where=plain[part_r])
+            signal_r[places] &= (np.bincount(group_p, asks[code_p]) == 0)[group_p]
+        if not self.grades:
+            np.copyto(weight_r, rows.column("rating"), where=np.repeat(plain, len(weights))[cell_r])
         rows = rows.set_column(rows.column_names.index("rating"), "rating", pa.array(weight_r))
-        return rows.append_column(SIGNAL, pa.array(np.isin(names, (TRAIN, GIVEN))[part_r] & ~asked_r))
+        return rows.append_column(SIGNAL, pa.array(signal_r))
+
+    def _number_cells(self, rows: pa.Table) -> tuple[list[str], Ints]:
+        """Return parts' names, and (r,) each row's part and event as a number: events within parts."""
+        names, cell_r = name_parts(rows)
+        cell_r *= len(self.names)
+        cell_r += read_events(rows)
+        return names, cell_r
 
     def sum_so_far(self, rows: pa.Table, places: Ints, pair_p: Ints) -> pa.Table:
         """Give rows after training the weights that their pair has by then, each event once.
@@ -123,10 +132,8 @@ class EventRule(NamedTuple):
 
     def count_rows(self, labelled: pa.Table) -> list[tuple[str, str, int]]:
         """Count rows by part and event: (part, fact, rows)."""
-        names, place_r = name_parts(labelled)
-        place_r *= len(self.names)
-        place_r += read_events(labelled)
-        counts = np.bincount(place_r, minlength=len(names) * len(self.names)).reshape(len(names), -1)
+        names, cell_r = self._number_cells(labelled)
+        counts = np.bincount(cell_r, minlength=len(names) * len(self.names)).reshape(len(names), -1)
         return [
             (names[part], f"{ROWS_OF}{self.names[code]}", int(counts[part, code]))
             for part, code in zip(*np.nonzero(counts), strict=True)
