@@ -112,6 +112,16 @@ def test_the_reader_of_a_log_enters_its_split(monkeypatch: pytest.MonkeyPatch, t
     assert code_provenance.split_revisions(small(dataset=file).dataset) != before
 
 
+def test_events_of_a_log_enter_its_split() -> None:
+    log = {"name": "d", "reader": "csv", "path": "log.csv"}
+    events = {"column": "event", "weights": {"view": 1, "purchase": 5}, "targets": ["purchase"]}
+    plain, weighed = (
+        code_provenance.split_revisions(small(dataset=file).dataset)
+        for file in (log, log | {"events": events})
+    )
+    assert weighed == plain | {"events": revisions.REVISIONS["events"]} and "events" not in plain
+
+
 def test_equal_revisions_are_equal_texts() -> None:
     benchmark = small()
     run = code_provenance.run_revisions(benchmark, Definition(), benchmark.models[0])

@@ -33,6 +33,9 @@ REVISIONS: dict[str, int] = {
     #    A period in days or weeks without `start` ends with the day or week of the newest row, and its days
     #    begin at local midnight; before, it ended with that row (`anchor: last_event`).
     "splits": 3,
+    # Logs with `dataset.events`.
+    # 2: items whose events are no targets stand outside `closed_items`; before, in a part of `held_out`.
+    "events": 2,
     # 2: whole floats and decimals become integers; text files are decoded strictly.
     # 3: empty texts, and blanks alone, are missing ids in all formats; before, an empty text was an
     #    id in Parquet, Delta, JSON and frames, and blanks were everywhere.

@@ -30,7 +30,8 @@ def split_revisions(dataset: Dataset) -> dict[str, int]:
     The revisions cover its propensities and drawn candidates too.
     """
     reader = "worlds" if dataset.reader == "world" else dataset.reader
-    return revisions.select_revisions("splits", "ids", "candidates", "propensities", reader)
+    events = ["events"] if dataset.events else []
+    return revisions.select_revisions("splits", "ids", "candidates", "propensities", reader, *events)
 
 
 def run_revisions(benchmark: Benchmark, definition: Definition, model: ModelConfig) -> dict[str, int]:
