@@ -20,13 +20,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import fs
-from pyarrow.dataset import Dataset, ParquetReadOptions
+from pyarrow.dataset import Dataset, FileSystemDataset, ParquetReadOptions
 
 from recbench_spark.errors import FallbackToSpark, StoreError
 from recbench_spark.storage import uris
@@ -38,6 +38,8 @@ from recbench_spark.storage.publish import local_path, publish_file
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+
+T = TypeVar("T")
 
 UNSUPPORTED_CHARACTERS = re.compile(r"[%\[\]\\^|\x00-\x1f\x7f]")
 """Characters refused by `deltalake` in the name of a table's folder."""
@@ -226,6 +228,10 @@ def list_features(table: DeltaTable) -> list[str]:
     return sorted(features | ({f"columnMapping by {mode}"} if mode != "none" else set()))
 
 
+MOST_FILES = 64
+"""Most files of a table whose rows stay open with it: they hold what a scan has read of each footer."""
+
+
 def read_dataset(place: str | Path, version: int | None = None) -> Dataset:
     """Open a table's rows without reading them yet.
 
@@ -234,20 +240,36 @@ def read_dataset(place: str | Path, version: int | None = None) -> Dataset:
     Raises:
         FallbackToSpark: with the table's features, the files alone are not the rows.
     """
+    with hold_table(place, version) as table:
+        rows = _make_once(table, "_rows", partial(_open_dataset, table, place))
+        if len(rows.files) > MOST_FILES:
+            del vars(table)["_rows"]
+        return rows
+
+
+def _make_once(table: DeltaTable, name: str, make: Callable[[], T]) -> T:
+    """Return what is made of a table's version, and keep it with the open table."""
+    known: tuple[int, T] | None = vars(table).get(name)
+    if known is None or known[0] != table.version():
+        known = vars(table)[name] = (table.version(), make())
+    return known[1]
+
+
+def _open_dataset(table: DeltaTable, place: str | Path) -> FileSystemDataset:
+    """Return an open table's rows; errors as `read_dataset`."""
+    features = list_features(table)
+    if features:
+        raise FallbackToSpark(f"{place} has features of Delta that are Spark's: {', '.join(features)}")
     system = None
     if not uris.is_remote(place):
         # By Arrow alone: a scanner starts with Python's lock held, and threads that read through Python
         # wait for that lock, so a query by DuckDB could hang.
         system = fs.SubTreeFileSystem(str(_real_folder(place)), fs.LocalFileSystem())
-    with hold_table(place, version) as table:
-        features = list_features(table)
-        if features:
-            raise FallbackToSpark(f"{place} has features of Delta that are Spark's: {', '.join(features)}")
-        if uris.is_object_storage(place):
-            system = open_small_files(table, str(place))
-        # Spark's old timestamps have 96 bits; nanoseconds hold them up to 2262 alone.
-        options = ParquetReadOptions(coerce_int96_timestamp_unit="us")
-        return table.to_pyarrow_dataset(filesystem=system, parquet_read_options=options)
+    if uris.is_object_storage(place):
+        system = open_small_files(table, str(place))
+    # Spark's old timestamps have 96 bits; nanoseconds hold them up to 2262 alone.
+    options = ParquetReadOptions(coerce_int96_timestamp_unit="us")
+    return table.to_pyarrow_dataset(filesystem=system, parquet_read_options=options)
 
 
 def list_files(place: str | Path, partition: Mapping[str, str] | None = None) -> list[str]:
@@ -321,7 +343,7 @@ def _list_actions(table: DeltaTable, place: str | Path, partition: Mapping[str, 
     missing = set(partition) - set(table.metadata().partition_columns)
     if missing:
         raise StoreError(f"{place} is not partitioned by {min(missing)}", "name a column of its partitions")
-    actions = pa.table(table.get_add_actions(flatten=True))
+    actions = _make_once(table, "_actions", lambda: pa.table(table.get_add_actions(flatten=True)))
     for name, value in partition.items():
         actions = actions.filter(pc.equal(actions[f"partition.{name}"].cast(pa.string()), str(value)))
     return actions

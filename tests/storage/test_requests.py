@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from recbench_spark.schemas import TRIALS, arrow_rows
 from recbench_spark.storage import append_names, delta_files, delta_tables
-from recbench_spark.storage.delta_tables import hold_table, open_table
+from recbench_spark.storage.delta_tables import hold_table, open_table, read_dataset
 from recbench_spark.storage.object_access import delta_options
 from recbench_spark.storage.objects import list_objects, remove_objects
 from recbench_spark.storage.table_folders import create_local_table, create_object_table, has_commit
@@ -118,6 +118,8 @@ def test_a_folder_stays_open_until_somebody_makes_it_again(
         create_local_table(Path(place), TRIALS)
         for number in range(first, first + 4):
             append_elsewhere(place, number)
+        before = read_dataset(place)
+        assert read_dataset(place) is before and before.count_rows() == 4
         append_trial(place, first + 4)
         assert read_ids(place) == [f"t{number}" for number in range(first, first + 5)]
         shutil.rmtree(place)
