@@ -17,6 +17,16 @@ from recbench_spark.errors import ConfigError
 Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's loader where it is installed; it is ten times faster."""
 
+
+class _Settings(Loader):  # type: ignore[misc]
+    """A loader whose keys are texts where YAML 1.1 sees yes or no, as in `on: train`."""
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        super().flatten_mapping(node)
+        for key, _ in node.value:
+            key.tag = key.tag.replace(":bool", ":str")
+
+
 MAX_DEPTH = 50
 """Levels of nested sections; a benchmark file has six."""
 
@@ -34,7 +44,7 @@ def load_yaml(text: str, where: str) -> Any:
     """
     try:
         _check_events(yaml.parse(text, Loader=Loader), where)
-        return yaml.load(text, Loader=Loader)
+        return yaml.load(text, Loader=_Settings)
     except yaml.YAMLError as error:
         message = shorten(" ".join(str(error).split()))
     # PyYAML raises these for a tag or date which does not fit its text: !!int foo, 2026-99-99.

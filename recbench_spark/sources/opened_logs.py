@@ -231,7 +231,7 @@ def report_conditions(conditions: Sequence[Condition], facts: RowFacts | Selecti
             raise DataError(f"{what}: no row holds it", hint)
         for name in strange:
             print(f"note: {what}: no row has {name!r}; {nearest(name, [*seen])}", file=sys.stderr)
-        if not dropped:
+        if not dropped and facts.bad < facts.rows:
             print(f"note: {what}: every row holds it, and none is left out", file=sys.stderr)
 
 

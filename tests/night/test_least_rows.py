@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from recbench_spark.config import Benchmark, Dataset, Least, parse
+from recbench_spark.config import Benchmark, Dataset, Least, load_yaml, parse
 from recbench_spark.engine.local import LocalEngine, LocalTasks
 from recbench_spark.errors import ConfigError, DataError, ProtocolError
 from recbench_spark.night.split import identify_split, write_labelled
@@ -162,6 +162,16 @@ def test_what_cannot_be_counted_is_refused(tmp_path: Path) -> None:
             )
     with pytest.raises(ConfigError, match="neither user nor item is given"):
         parse(Dataset, {"name": "log", "reader": "csv", "path": "x", "least": {"on": "log"}}, "dataset")
+
+
+def test_a_file_says_on_without_quotes() -> None:
+    """YAML 1.1 takes the word for true."""
+    text = "least: &least {user: 5, on: log, until_stable: yes}\nother: {<<: *least, on: train}"
+    document = load_yaml(text, "file")
+    log = {"name": "log", "reader": "csv", "path": "x", "least": document["least"]}
+    least = parse(Dataset, log, "dataset").least
+    assert least is not None and (least.user, least.on, least.until_stable) == (5, "log", True)
+    assert document["other"] == {"user": 5, "on": "train", "until_stable": True}
 
 
 def test_items_are_held_out_of_a_core(tmp_path: Path) -> None:
