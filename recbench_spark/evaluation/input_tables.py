@@ -199,7 +199,8 @@ def read_user_groups(place: RunPlace, table: Any) -> CheckedInput:
         raise DataError("user_groups: a user stands twice", "give one row for each user")
     kept = ("user_id", *names)
     rows = ChangedRows(checked.rows, kept, spell_labels, kept)
-    for name, labels in zip(names, zip(*rows.each(names, list_labels), strict=True), strict=False):
+    labels_by_task = filter(None, rows.each(names, list_labels))
+    for name, labels in zip(names, zip(*labels_by_task, strict=True), strict=False):
         refuse_many_slices(name, len(set().union(*labels)), "user_groups")
     return replace(checked, rows=rows, table=checked.table and spell_labels(checked.table))
 

@@ -146,7 +146,7 @@ def open_item_groups(
         raise DataError(f"{what}: {weight} is {checked.ranges[weight][0]:g}", "give weights above 0")
     spell = partial(spell_labels, column=column, weight=weight, where=what)
     kept = keep_rows(scratch, ChangedRows(checked.rows, needed, spell, LABELS), LABELS, engine)
-    names = sorted({label for (labels,) in kept.each(["label"], list_labels) for label in labels})
+    names = sorted(set().union(*(set().union(*own) for own in kept.each(["label"], list_labels))))
     if not names or len(names) > MOST_GROUPS:
         message = f"{what}: column {column} has {len(names)} groups"
         raise DataError(message, f"give 1 to {MOST_GROUPS}, such as genres or price classes")
@@ -171,5 +171,7 @@ def spell_labels(rows: pa.Table, column: str, weight: str | None, where: str) ->
 
 
 def list_labels(tables: Iterable[pa.Table]) -> list[set[str]]:
-    """List the labels in some rows, column by column."""
-    return [{*column.unique().drop_null().to_pylist()} for column in pa.concat_tables(tables).columns]
+    """List the labels in some rows, column by column; nothing without tables."""
+    rows = list(tables)
+    columns = pa.concat_tables(rows).columns if rows else []
+    return [{*column.unique().drop_null().to_pylist()} for column in columns]

@@ -18,7 +18,7 @@ from recbench_spark.core.streams import Batches
 from recbench_spark.engine.measures import Measure
 from recbench_spark.engine.whole_users import keep_users_whole
 from recbench_spark.metrics import accuracy, beyond_accuracy
-from recbench_spark.metrics.accuracy import HOLDOUT, MetricPlan
+from recbench_spark.metrics.accuracy import MetricPlan
 from recbench_spark.metrics.beyond_accuracy import Facts
 from recbench_spark.metrics.group_rows import Labels, count_columns, finish_groups, list_kinds
 from recbench_spark.metrics.item_labels import ItemGroups
@@ -31,24 +31,16 @@ from recbench_spark.metrics.kernels.user_lists import (
     UserLists,
 )
 from recbench_spark.metrics.questions import read_owners
+from recbench_spark.metrics.shown import GROUPS, listing_batches, listing_histogram, overall_rows
 from recbench_spark.ranking.batch_schemas import (
-    HISTOGRAM,
-    LISTING_COUNTS,
     LISTS_WITH_COUNTS,
     LISTS_WITH_TRUTH,
-    METRIC_ROWS,
     PROFILES,
 )
-from recbench_spark.ranking.batches import column_or_null, split_by_part
+from recbench_spark.ranking.batches import column_or_null
 from recbench_spark.ranking.kernels.rankings import mark_relevant
 from recbench_spark.schemas import METRICS, QUERY_ID
 from recbench_spark.storage.shared_arrays import flatten_lists
-
-BUCKET_BITS = 16
-"""Bits of the item index within a bucket: counts for 2^16 items are added up in one group."""
-
-MERGE_ROWS = 1 << 21
-"""Counts per (item, cut-off) held by a task before it merges equal ones: 32 MB."""
 
 
 class ItemLookup(Protocol):
@@ -129,10 +121,11 @@ def list_measures(plan: MetricPlan, catalogue: ListedCatalogue) -> dict[str, Mea
         if parts:
             measures[name] = Measure(sums, accuracy.SLICE, finish, name_list_columns(plan), METRICS)
     if plan.shown:
-        shown = partial(listing_batches, catalogue.known, plan.ks)
-        finish = partial(listing_histogram, len(plan.ks))
-        join = partial(overall_rows, plan, catalogue.n_items)
-        measures["shown"] = Measure(shown, ("part", "bucket"), finish, ("part", "top_items"), METRICS, join)
+        left_out = GROUPS if plan.bootstrap.replicates else 1
+        shown = partial(listing_batches, partial(_find_shown, catalogue.known), plan.ks, left_out)
+        finish = partial(listing_histogram, len(plan.ks), left_out)
+        join, needs = partial(overall_rows, plan, catalogue.n_items), ("part", "top_items", "user_key")
+        measures["shown"] = Measure(shown, ("part", "bucket"), finish, needs, METRICS, join)
     return measures
 
 
@@ -342,98 +335,3 @@ def _find_listed(known: ItemLookup, ids: pa.Array) -> tuple[Ints, Ints]:
         return item_n, count_n
     empty = ids.is_null().to_numpy(zero_copy_only=False)
     return np.where(empty, -2, item_n), np.where(empty, -1, count_n)
-
-
-def listing_batches(known: ItemLookup, ks: Sequence[int], batches: Batches) -> Batches:
-    """Count the lists with each catalogue item.
-
-    Makes rows of `LISTING_COUNTS` from `RANKED_USERS`. The item -1 with c = -1 stores how many users have a
-    list.
-    """
-    counts_by_part: dict[str, list[tuple[Ints, Ints]]] = {}
-    for batch in batches:
-        for part, users in split_by_part(batch):
-            counts = _listing_counts(known, ks, users)
-            counts_by_part.setdefault(part, []).append(counts)
-            if sum(len(keys) for keys, _ in counts_by_part[part]) > MERGE_ROWS:
-                counts_by_part[part] = [_merge_counts(counts_by_part[part])]
-    for part, part_counts in counts_by_part.items():
-        yield _to_listing_batch(part, *_merge_counts(part_counts), len(ks))
-
-
-def _listing_counts(known: ItemLookup, ks: Sequence[int], users: pa.RecordBatch) -> tuple[Ints, Ints]:
-    """Return counted keys: item_index * cut-offs + first cut-off's index."""
-    offsets = flatten_lists(users.column("top_items"))[0]
-    item_n, _ = _find_shown(known, users)
-    place_n = np.arange(len(item_n)) - np.repeat(offsets[:-1], np.diff(offsets))
-    first_n = np.searchsorted(np.asarray(ks), place_n, side="right")
-    counted = (item_n >= 0) & (first_n < len(ks))
-    keys, times = np.unique(item_n[counted] * len(ks) + first_n[counted], return_counts=True)
-    with_list = int((np.diff(offsets) > 0).sum())
-    return np.append(keys, -1), np.append(times, with_list)
-
-
-def _merge_counts(counts: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
-    keys = np.concatenate([one for one, _ in counts])
-    unique, code = np.unique(keys, return_inverse=True)
-    times = np.zeros(len(unique), np.int64)
-    np.add.at(times, code, np.concatenate([one for _, one in counts]))
-    return unique, times
-
-
-def _to_listing_batch(part: str, keys: Ints, times: Ints, n_cuts: int) -> pa.RecordBatch:
-    item_x, c_x = np.where(keys < 0, -1, keys // n_cuts), np.where(keys < 0, -1, keys % n_cuts)
-    columns = {
-        "part": pa.repeat(pa.scalar(part), len(keys)),
-        "bucket": pa.array(item_x >> BUCKET_BITS),
-        "item_index": pa.array(item_x),
-        "c": pa.array(c_x, pa.int32()),
-        "times": pa.array(times),
-    }
-    return pa.RecordBatch.from_pydict(columns, schema=LISTING_COUNTS)
-
-
-def listing_histogram(n_cuts: int, counts: pa.Table) -> pa.Table:
-    """Compute `HISTOGRAM` for one part and bucket, over all tasks.
-
-    counts: rows of `LISTING_COUNTS`. The bucket -1 holds the number of users with a list as `items`, with c
-    = -1.
-    """
-    part = counts.column("part")[0]
-    item_x, c_x, times_x = (counts.column(name).to_numpy() for name in ("item_index", "c", "times"))
-    if item_x[0] < 0:
-        return _rows(part, [(-1, 0, int(times_x.sum()))])
-    items, code = np.unique(item_x, return_inverse=True)
-    times_ic: npt.NDArray[np.int64] = np.zeros((len(items), n_cuts), np.int64)
-    np.add.at(times_ic, (code, c_x), times_x)
-    rows = []
-    for c, times_i in enumerate(np.cumsum(times_ic, axis=1).T):
-        rows += [(c, int(t), int(n)) for t, n in zip(*np.unique(times_i, return_counts=True), strict=True)]
-    return _rows(part, rows)
-
-
-def _rows(part: pa.Scalar, rows: Sequence[tuple[int, int, int]]) -> pa.Table:
-    c, times, items = zip(*rows, strict=True)
-    columns = {"part": pa.repeat(part, len(rows)), "c": c, "times": times, "items": items}
-    return pa.table(columns, schema=HISTOGRAM)
-
-
-def overall_rows(plan: MetricPlan, n_items: int, histogram: pa.Table) -> pa.Table:
-    """Compute metrics over all lists together: rows of `METRIC_ROWS`.
-
-    Args:
-        plan: metrics and cut-offs.
-        n_items: catalogue size.
-        histogram: rows of `HISTOGRAM` for all parts and buckets.
-    """
-    rows, definition = [], plan.definition.describe(beyond_accuracy.AXES)
-    for part in histogram.column("part").unique().to_pylist():
-        part_rows = histogram.filter(pc.equal(histogram.column("part"), part))
-        is_user_count = pc.less(part_rows.column("c"), 0)
-        users = pc.sum(part_rows.filter(is_user_count).column("items")).as_py() or 0
-        items = part_rows.filter(pc.invert(is_user_count)).group_by(["part", "c", "times"])
-        merged = items.aggregate([("items", "sum")]).rename_columns(["part", "c", "times", "items"])
-        values = beyond_accuracy.overall_values(part, merged, plan.shown, plan.ks, max(n_items, 1))
-        constants = {"definition": definition, "estimator": HOLDOUT, "n": users}
-        rows += [{**row, **constants} for row in values.to_pylist()]
-    return pa.Table.from_pylist(rows, METRIC_ROWS)

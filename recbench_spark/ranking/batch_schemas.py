@@ -142,14 +142,24 @@ LISTING_COUNTS = pa.schema(
         "bucket": pa.int64(),
         "item_index": pa.int64(),
         "c": pa.int32(),
+        "group": pa.int32(),
         "times": pa.int64(),
     }
 )
-"""One row per task, part, item and cut-off: how many lists hold the item between this cut-off (`c`: its
-place among the cut-offs) and the one before. `bucket`: a range of items."""
+"""One row per task, part, item, cut-off and group of users: how many lists hold the item between this
+cut-off (`c`: its place among the cut-offs) and the one before. `bucket`: a range of items."""
 
-HISTOGRAM = pa.schema({"part": pa.string(), "c": pa.int32(), "times": pa.int64(), "items": pa.int64()})
-"""One row per part, cut-off and number of lists (`times`): how many items are in so many lists."""
+HISTOGRAM = pa.schema(
+    {
+        "part": pa.string(),
+        "c": pa.int32(),
+        "without": pa.int64(),
+        "times": pa.int64(),
+        "items": pa.int64(),
+    }
+)
+"""One row per part, cut-off and number of lists (`times`): how many items are in so many lists. `without`:
+-1; else the number of a group of users, and by how many items the row differs without them."""
 
 METRIC_ROWS = pa.schema(
     {

@@ -245,6 +245,9 @@ def _take_at(running_uk: npt.NDArray[Number], length_u: Ints, ks: Sequence[int])
     return np.where(place > 0, taken, 0).astype(running_uk.dtype)
 
 
+OTHER_USERS = "Its interval is for as many other users: more users cover more, and are less uneven."
+
+
 @overall_metric(
     "coverage",
     About(
@@ -253,7 +256,7 @@ def _take_at(running_uk: npt.NDArray[Number], length_u: Ints, ks: Sequence[int])
         wide=True,
         title="catalogue coverage",
         formula="Items in at least one list up to k / items of the catalogue.",
-        edges="0 without lists.",
+        edges=f"0 without lists. {OTHER_USERS}",
     ),
 )
 def coverage(times_x: Sequence[int], items_x: Sequence[int], n_items: int) -> float:
@@ -276,7 +279,7 @@ def coverage(times_x: Sequence[int], items_x: Sequence[int], n_items: int) -> fl
         title="Gini coefficient of the items' numbers of lists",
         formula="sum_j (2 j - n - 1) t_j / (n sum t) over the n items in ascending order of their numbers"
         " t.",
-        edges="No value if nothing was listed. Items never listed count 0.",
+        edges=f"No value if nothing was listed. Items never listed count 0. {OTHER_USERS}",
         source="Fleder and Hosanagar 2009, Blockbuster culture's next rise or fall",
     ),
 )
@@ -311,7 +314,7 @@ def gini(times_x: Sequence[int], items_x: Sequence[int], n_items: int) -> float:
         bounds=NOT_NEGATIVE,
         title="entropy of the listed items (in nats)",
         formula="-sum p log p over the items; p is an item's share of all entries up to k.",
-        edges="No value if nothing was listed.",
+        edges=f"No value if nothing was listed. {OTHER_USERS}",
         source="Shannon 1948, A mathematical theory of communication",
     ),
 )
