@@ -14,7 +14,7 @@ from recbench_spark.core.streams import Batches
 from recbench_spark.engine.measures import Measures, list_results
 from recbench_spark.evaluation.request_checks import EvaluationPlan
 from recbench_spark.evaluation.run_measures import make_measures
-from recbench_spark.metrics.listed import ListedCatalogue
+from recbench_spark.metrics.listed import ListedCatalogue, check_head
 from recbench_spark.metrics.ranking_counts import checks_from_counts
 from recbench_spark.metrics.result import PART
 from recbench_spark.ranking.batch_schemas import METRIC_ROWS
@@ -54,7 +54,7 @@ def measure_rankings(
     rows = [METRIC_ROWS.empty_table(), *list_results(measures, results, METRICS)]
     metrics = pa.concat_tables(rows)
     checks = checks_from_counts(results.get("counts"), (PART,), lists=plan.lists)
-    return _select_figures(metrics, plan.figures), checks
+    return _select_figures(metrics, plan.figures), [*checks, *check_head(plan.metric_plan, catalogue)]
 
 
 def _select_figures(metrics: pa.Table, figures: Figures) -> pa.Table:

@@ -39,7 +39,7 @@ def make_measures(
         estimation: plan for estimates corrected for exposure bias.
         ceilings: also measure what the best order of the candidates would reach.
     """
-    measures = {"counts": count_measure(plan.definition.threshold)}
+    measures = {"counts": count_measure(plan.definition.threshold, profiles=plan.wants_profiles)}
     if plan.rank_metrics:
         measures["ranks"] = accuracy.rank_measure(plan)
         measures |= {"ceilings": ceiling_measure(plan)} if ceilings else {}

@@ -64,13 +64,15 @@ class ItemGroups:
         return entry[number], arrays["group"][at].astype(np.int64), arrays["weight"][at]
 
     def check(self) -> list[Check]:
-        """Return counts of items without a group, and of groups with one item."""
+        """Return counts of items without a group or with several, and of groups with one item."""
         items, rows = np.diff(self._arrays()["bounds"]), self._arrays()["group"]
         alone = int((np.bincount(rows, minlength=len(self.names)) == 1).sum())
         of = f"of {self.n_items} in the catalogue; they are in no group of {self.column}"
+        several = f"of {self.n_items}; an item's labels weigh 1 together"
         few = f"of {len(self.names)} of {self.column}: their numbers are those of one item"
         return [
             Check("items without a group", float((items == 0).sum()), None, "info", of),
+            Check("items in several groups", float((items > 1).sum()), None, "info", several),
             Check("groups with one item", float(alone), None, "info", few),
         ]
 

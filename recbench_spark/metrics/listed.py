@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recbench_spark.core.arrays import Floats, Ints
+from recbench_spark.core.checks import Check
 from recbench_spark.core.streams import Batches
 from recbench_spark.engine.measures import Measure
 from recbench_spark.engine.whole_users import keep_users_whole
@@ -22,7 +23,7 @@ from recbench_spark.metrics.accuracy import MetricPlan
 from recbench_spark.metrics.beyond_accuracy import Facts
 from recbench_spark.metrics.group_rows import Labels, count_columns, finish_groups, list_kinds
 from recbench_spark.metrics.item_labels import ItemGroups
-from recbench_spark.metrics.kernels.item_groups import count_groups
+from recbench_spark.metrics.kernels.item_groups import BY_HEAD, count_groups
 from recbench_spark.metrics.kernels.user_lists import (
     USER_METRICS,
     CountedItems,
@@ -127,6 +128,14 @@ def list_measures(plan: MetricPlan, catalogue: ListedCatalogue) -> dict[str, Mea
         join, needs = partial(overall_rows, plan, catalogue.n_items), ("part", "top_items", "user_key")
         measures["shown"] = Measure(shown, ("part", "bucket"), finish, needs, METRICS, join)
     return measures
+
+
+def check_head(plan: MetricPlan, catalogue: ListedCatalogue | None) -> list[Check]:
+    """Return the count of items in the short head, where a metric knows it."""
+    if catalogue is None or not {*plan.metrics} & {*BY_HEAD}:
+        return []
+    detail = f"of {catalogue.n_items}; in an empty head, or tail, nothing is listed or found"
+    return [Check("items in the short head", float(catalogue.facts.in_head), None, "info", detail)]
 
 
 LISTED_COLUMNS = ("user_id", "part", "user_key", "relevance", "top_items", "query_id")

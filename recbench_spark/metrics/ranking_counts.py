@@ -32,12 +32,13 @@ HEAVY_TIES = 0.1
 """Share of truth items that may tie with another candidate before a warning."""
 
 
-def count_measure(threshold: float | None) -> Measure:
-    """Return the measure counting what rankings hold.
+def count_measure(threshold: float | None, *, profiles: bool = False) -> Measure:
+    """Return the measure counting what rankings hold; `profiles`: also users without training items.
 
     `checks_from_counts` makes checks from its results.
     """
-    return Measure(partial(count_batches, threshold), ("part",), _add_counts, COUNTED_COLUMNS)
+    needs = (*COUNTED_COLUMNS, *(["profile"] if profiles else []))
+    return Measure(partial(count_batches, threshold), ("part",), _add_counts, needs)
 
 
 def count_batches(threshold: float | None, batches: Batches) -> Batches:
@@ -73,8 +74,16 @@ def _part_counts(batch: pa.RecordBatch, part: str, threshold: float | None) -> p
         "tied": int((tied_p > 0).sum()),
         "questions": users.num_rows,
         "named": users.num_rows - users.column(QUERY_ID).null_count if has_questions(users) else 0,
+        "untrained": _count_untrained(users),
     }
     return pa.RecordBatch.from_pylist([row], schema=RANKING_COUNTS)
+
+
+def _count_untrained(users: pa.RecordBatch) -> int | None:
+    if "profile" not in users.schema.names:
+        return None
+    lengths = pc.fill_null(pc.list_value_length(users.column("profile")), 0)
+    return int(pc.sum(pc.equal(lengths, 0)).as_py() or 0)
 
 
 def checks_from_counts(
@@ -104,6 +113,9 @@ def _part_checks(part: str, row: Mapping[str, int] | None, lists: bool) -> list[
         *mark_few_users(part, row["users"]),
         Check(f"{part}: {unit} without relevant items", row["barren"], None, "info",
               "left out of the averages, or 0, as `empty_users` says"),
+        *([] if row["untrained"] is None
+          else [Check(f"{part}: {unit} without training items", row["untrained"], None, "info",
+                      "without a value where a metric reads the history")]),
         warn_above_zero(
             f"{part}: {unit} without output", row["silent"], "they count 0, or as `users` says"
         ),

@@ -25,7 +25,7 @@ from recbench_spark.core.checks import Check
 from recbench_spark.engine.measures import Measures, list_results
 from recbench_spark.evaluation.run_measures import make_measures
 from recbench_spark.metrics.accuracy import MetricPlan
-from recbench_spark.metrics.listed import ListedCatalogue
+from recbench_spark.metrics.listed import ListedCatalogue, check_head
 from recbench_spark.metrics.ranking_counts import checks_from_counts
 from recbench_spark.models.adapters.model_adapter import make_adapter
 from recbench_spark.night.night import (
@@ -125,6 +125,7 @@ def make_run_rows(
     checks += check_moments(night.moment_counts, night.moments, night.definition)
     if wanted.catalogue and wanted.catalogue.groups:
         checks += wanted.catalogue.groups.check()
+    checks += check_head(wanted.plan, wanted.catalogue)
     checks += check_uncorrected_metrics(wanted.plan, evaluation.draw.estimators)
     checks += [*check_night_gates(night), *check_model_gates(night, model)]
     ceilings = list_results(wanted.measures, results, CEILINGS)

@@ -183,12 +183,14 @@ RANKING_COUNTS = pa.schema(
     {
         "part": pa.string(),
         **dict.fromkeys(
-            ("users", "silent", "barren", "truth", "unranked", "tied", "questions", "named"), pa.int64()
+            ("users", "silent", "barren", "truth", "unranked", "tied", "questions", "named", "untrained"),
+            pa.int64(),
         ),
     }
 )
 """One row per task and part: counts of users, rows without output, rows without relevant items, truth
-items, and unranked or tied truth items; all rows, and those with a query."""
+items, and unranked or tied truth items; all rows, and those with a query, and without training items (NULL:
+these were not read)."""
 
 _SPARK = {pa.string(): "STRING", pa.int32(): "INT", pa.int64(): "LONG", pa.float64(): "DOUBLE"}
 

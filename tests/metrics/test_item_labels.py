@@ -43,8 +43,8 @@ def test_labels_of_an_item_weigh_one_together(tmp_path: Path) -> None:
     third = pytest.approx(1 / 3)
     assert list_weights(groups) == {0: {"w": third, "x": third, "y": third}, 1: {"x": 1.0}}
     assert groups.sizes_g.tolist() == [0.0, third, pytest.approx(4 / 3), third]
-    without, alone = groups.check()
-    assert (without.observed, without.passed, alone.observed) == (2, True, 2)
+    without, several, alone = groups.check()
+    assert (without.observed, without.passed, several.observed, alone.observed) == (2, True, 1, 2)
 
 
 def test_weights_of_a_column_are_shares_of_the_item(tmp_path: Path) -> None:
@@ -96,4 +96,22 @@ def test_numbers_of_groups_stand_beside_slices() -> None:
     assert [row["value"] for row in rows if row["metric"] == "rsp"] == [0.0], (
         "each is listed once of two times"
     )
-    assert {check.check for check in result.checks} >= {"items without a group", "groups with one item"}
+    assert {check.check for check in result.checks} >= {
+        "items without a group",
+        "items in several groups",
+        "groups with one item",
+    }
+
+
+def test_users_without_history_and_an_empty_head_are_counted() -> None:
+    genres = {"item_id": ["a", "b"], "genre": ["x", "y"]}
+    for items, head in ((["a"], 1.0), ([], 0.0)):
+        train = pa.table(
+            {"user_id": pa.array(["u"] * len(items), pa.string()), "item_id": pa.array(items, pa.string())}
+        )
+        options = {"metrics": ["aplt", "calibration"], "item_groups": genres, "k": 2}
+        result = evaluate(TRUTH, lists=LISTS, train=train, **options)
+        counts = {check.check: check.observed for check in result.checks}
+        users = len({*TRUTH["user_id"]})
+        assert counts["items in the short head"] == head
+        assert counts["test: users without training items"] == users - len(items)
