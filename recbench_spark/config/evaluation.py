@@ -12,6 +12,7 @@ from pydantic import Field, ModelWrapValidatorHandler, PrivateAttr, field_valida
 
 from recbench_spark.analyses.curves.settings import LearningCurve
 from recbench_spark.core.definitions import (
+    EXCHANGED,
     SAMPLED,
     Definition,
     DrawEstimator,
@@ -260,7 +261,8 @@ class Evaluation(Strict):
     curve: bool = False
     """Measure at every cut-off from 1 to the largest k."""
     parts: tuple[Name, ...] = ("test",)
-    """Held-out parts to measure: test, valid, open_loop, or parts of the split."""
+    """Held-out parts to measure: test, valid, open_loop, or parts of the split; `test_exchanged` beside
+    test: about 1,000 of its users with each other's truth."""
     preset: str | None = None
     """Library whose numbers are reproduced, such as `recbole`; see the presets."""
     definition: dict[str, Any] = {}
@@ -328,6 +330,16 @@ class Evaluation(Strict):
         if not cuts or not isinstance(named, list | tuple):
             return {**document, "metrics": metrics}
         return {**document, "metrics": metrics, "k": (*named, *cuts)}
+
+    @property
+    def parts_exchanged(self) -> tuple[str, ...]:
+        """Parts with the truth of other users of another part."""
+        return tuple(one for one in self.parts if one.removesuffix(EXCHANGED) in {*self.parts} - {one})
+
+    @property
+    def plain_parts(self) -> tuple[str, ...]:
+        """The other parts."""
+        return tuple(one for one in self.parts if one not in self.parts_exchanged)
 
     @field_validator("k")
     @classmethod

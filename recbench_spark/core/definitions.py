@@ -30,6 +30,9 @@ DrawEstimator = Literal[
 """Names of the corrections for sampled candidates; see `analyses.sampling.kernels.sampled`."""
 
 
+EXCHANGED = "_exchanged"
+"""End of the name of a part whose users have each other's truth."""
+
 SAMPLED = ("uniform", "popularity")
 """Values of the axis `candidates` for drawn items."""
 

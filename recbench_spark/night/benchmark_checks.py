@@ -208,13 +208,26 @@ def _check_parts(benchmark: Benchmark) -> None:
         ConfigError: there is one.
     """
     dataset, split = benchmark.dataset, benchmark.split
-    for part in benchmark.evaluation.parts:
+    _check_exchanged(benchmark)
+    for part in benchmark.evaluation.plain_parts:
         if part not in (known := list_held_out_parts(split)):
             raise ConfigError(
                 f"evaluation.parts: the split does not hold out '{part}'", nearest(part, known)
             )
     if not dataset.is_table:  # a table's log may name its rows' parts
         require_parts(benchmark, READER_PARTS.get(dataset.reader, ()))
+
+
+def _check_exchanged(benchmark: Benchmark) -> None:
+    """Refuse exchanged truth where a user has several questions, or candidates of their own."""
+    evaluation, definition = benchmark.evaluation, benchmark.definition
+    plain = definition.candidates in ("all", "unseen") and definition.candidates_as_of == "none"
+    others = (evaluation.exposure, evaluation.learning_curve, benchmark.asks_often)
+    if evaluation.parts_exchanged and (evaluation.task == "rating" or not plain or any(others)):
+        raise ConfigError(
+            f"evaluation.parts: '{evaluation.parts_exchanged[0]}' needs one ranking of all items a user",
+            "definition.candidates: unseen or all, without candidates_as_of, exposure and learning_curve",
+        )
 
 
 READER_PARTS = {
@@ -239,7 +252,7 @@ def require_parts(benchmark: Benchmark, of_log: Sequence[str]) -> None:
     """
     split = benchmark.split
     made = (*list_made_parts(split), *(list_held_out_parts(split) if split.holdout == "given" else ()))
-    for part in benchmark.evaluation.parts:
+    for part in benchmark.evaluation.plain_parts:
         if part not in made and part not in of_log:
             hint = "split.ratio: [0.7, 0.1, 0.2], or split.valid: true" if part == "valid" else ""
             message = f"evaluation.parts: neither the split nor the log has rows of '{part}'"

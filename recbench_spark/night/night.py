@@ -25,7 +25,7 @@ from recbench_spark.config import (
 )
 from recbench_spark.config.placeholders import fill_placeholders
 from recbench_spark.core.checks import Check, warn_above_zero
-from recbench_spark.core.definitions import VERSION, Definition
+from recbench_spark.core.definitions import EXCHANGED, VERSION, Definition
 from recbench_spark.core.inputs import require_unchanged
 from recbench_spark.errors import DataError, StoreError
 from recbench_spark.metrics.accuracy import MetricPlan
@@ -50,6 +50,7 @@ from recbench_spark.night.run_keys import evaluation_paths, hash_run_key, list_s
 from recbench_spark.night.split import current_split_id, identify_split
 from recbench_spark.night.standalone_runs import STAMP_FORMAT
 from recbench_spark.ranking.candidates import CandidateRule, Candidates
+from recbench_spark.ranking.exchanged import add_exchanged, draw_partners
 from recbench_spark.ranking.known_items import share_rows
 from recbench_spark.ranking.moment_counts import (
     COUNTED,
@@ -146,10 +147,20 @@ class BenchmarkNight:
         """
         select, schema = self._select, QUESTION_USERS if self.benchmark.asks_often else PART_USERS
         schema = MOMENT_USERS if self.moments else schema
+        if partners := self.partners:
+            select = partial(add_exchanged, select=select, partners=partners)
         if self.exposure:
             select = partial(select_exposed_users, select=select, exposed=self.exposure.shown)
             schema = EXPOSED_USERS
         return map_user_blocks(self.store, self.split_id, select, schema.names)
+
+    @cached_property
+    def partners(self) -> dict[str, pa.Table]:
+        """Users with exchanged truth by part, where the file asks for such parts."""
+        parts = [part.removesuffix(EXCHANGED) for part in self.benchmark.evaluation.parts_exchanged]
+        users = map_user_blocks(self.store, self.split_id, self._select, PART_USERS.names)
+        plain = max(len(self.benchmark.evaluation.plain_parts), 1)
+        return {part: draw_partners(users, part, self.n_rankings // plain) for part in parts}
 
     @cached_property
     def n_rankings(self) -> int:
@@ -170,7 +181,7 @@ class BenchmarkNight:
     def _select_at(self, moments: ItemMoments | None) -> Change:
         return partial(
             select_part_users,
-            parts=self.benchmark.evaluation.parts,
+            parts=self.benchmark.evaluation.plain_parts,
             threshold=self.definition.threshold,
             keep_empty=self.definition.empty_users == "zero",
             masks=not self.benchmark.split.asks_repeats,
@@ -345,7 +356,7 @@ def find_newest_runs(night: BenchmarkNight, filters: Filters = ()) -> dict[str, 
 def require_truth(night: BenchmarkNight) -> None:
     """Refuse a night whose parts hold no rows."""
     filled = {row["part"] for row in night.manifest if row["fact"] == "rows" and row["value"]}
-    for part in night.benchmark.evaluation.parts:
+    for part in night.benchmark.evaluation.plain_parts:
         if part not in filled:
             raise DataError(
                 f"part '{part}' of dataset {night.benchmark.dataset.name} is empty",

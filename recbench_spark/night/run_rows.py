@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from scipy.special import ndtri
 
 from recbench_spark.analyses.exposure.debiased import estimation_measure
 from recbench_spark.analyses.exposure.estimation_plan import EstimationPlan
@@ -22,12 +23,16 @@ from recbench_spark.analyses.exposure.night_exposure import (
 from recbench_spark.analyses.sampling.sampled import check_uncorrected_metrics
 from recbench_spark.config import ListsModel, ModelConfig, RetrievedModel
 from recbench_spark.core.checks import Check
+from recbench_spark.core.definitions import EXCHANGED
 from recbench_spark.engine.measures import Measures, list_results
 from recbench_spark.evaluation.run_measures import make_measures
 from recbench_spark.metrics.accuracy import MetricPlan
+from recbench_spark.metrics.kernels.about import best_when
 from recbench_spark.metrics.listed import ListedCatalogue, check_head
 from recbench_spark.metrics.ranking_counts import checks_from_counts
+from recbench_spark.metrics.result_views import name_figure
 from recbench_spark.models.adapters.model_adapter import make_adapter
+from recbench_spark.night.measure_checks import parse_headline
 from recbench_spark.night.night import (
     AGE_COLUMNS,
     BenchmarkNight,
@@ -130,7 +135,29 @@ def make_run_rows(
     checks += [*check_night_gates(night), *check_model_gates(night, model)]
     ceilings = list_results(wanted.measures, results, CEILINGS)
     checks += check_reach(night, model.name, ceilings)
+    checks += check_exchanged(night, metrics)
     return RunRows(metrics, list_results(wanted.measures, results, MULTIVERSE), ceilings, checks)
+
+
+def check_exchanged(night: BenchmarkNight, metrics: Sequence[pa.Table]) -> list[Check]:
+    """Warn where the headline says nothing of single users.
+
+    It does so above its value with the truth of other users, by an interval over users of both.
+    """
+    evaluation, (metric, k), checks = night.benchmark.evaluation, parse_headline(night.benchmark), []
+    rows = [row for table in metrics for row in table.to_pylist() if row["slice_key"] is None]
+    own = {row["part"]: row for row in rows if (row["metric"], row["k"]) == (metric, k)}
+    for part in evaluation.parts_exchanged:
+        plain = part.removesuffix(EXCHANGED)
+        if part in own and plain in own and metric in best_when("large"):
+            (value, error), (other, other_error) = (
+                (own[name]["value"], own[name]["stderr"]) for name in (plain, part)
+            )
+            reach = ndtri((1 + evaluation.bootstrap.level) / 2) * math.hypot(error, other_error)
+            name = f"{plain}: {name_figure(metric, k)} with the truth of other users"
+            detail = f"{value:.4f} with their own: it says nothing of single users beyond chance"
+            checks.append(Check(name, other, value - reach, "warning", detail))
+    return checks
 
 
 def has_pools(night: BenchmarkNight) -> bool:

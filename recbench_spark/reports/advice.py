@@ -39,6 +39,7 @@ IMPERSONAL = {"random", "popular", "means", *NOT_SHIPPED}
 BY_NATURE = {
     "unranked truth items": IMPERSONAL,
     "tied truth items": IMPERSONAL,
+    "with the truth of other users": IMPERSONAL,
     "users without output": {*NOT_SHIPPED},
 }
 """Checks some model kinds cannot pass: parts of check names, and these kinds."""

@@ -130,6 +130,12 @@ SHOWN: dict[str, Any] = {
 }
 """Candidates as of the moment of each row."""
 
+TURNED: dict[str, Any] = {
+    "models": models("popular", "item_knn", "als_4"),
+    "evaluation": {**SMALL["evaluation"], "metrics": ["ndcg"], "parts": ["test", "test_exchanged"]},
+}
+"""Truth exchanged between users."""
+
 GRAPHS: dict[str, Any] = {
     "split": {"protocol": "RO_RS", "ratio": [0.8, 0.0, 0.2], "seed": 5},
     "models": [
@@ -187,8 +193,8 @@ def test_two_nights_have_the_same_tables(on_spark: Any, tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize(
     "settings",
-    [DRAWN, RATED, CURVED, LEARNT, GRAPHS, ASKED, SHOWN],
-    ids=["drawn", "rated", "curved", "learnt", "graphs", "asked", "shown"],
+    [DRAWN, RATED, CURVED, LEARNT, GRAPHS, ASKED, SHOWN, TURNED],
+    ids=["drawn", "rated", "curved", "learnt", "graphs", "asked", "shown", "turned"],
 )
 def test_other_nights_have_the_same_tables(on_spark: Any, tmp_path: Path, settings: dict[str, Any]) -> None:
     """Graphs are cut into as many blocks as cores need."""
