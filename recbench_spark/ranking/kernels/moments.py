@@ -114,10 +114,14 @@ def mark_available(periods: Periods, items_n: Ints, moment_n: Ints) -> Bools:
 @compile_kernel
 def hide_rows(scores_ri: Floats, first_user: int, moments: UserMoments) -> None:
     """Make scores NaN where the item is no candidate."""
-    for r in range(scores_ri.shape[0] if len(moments.moment_u) else 0):
-        for i in range(scores_ri.shape[1]):
-            if not is_available(moments.periods, i, moments.moment_u[first_user + r]):
-                scores_ri[r, i] = np.nan
+    moment_r = moments.moment_u[first_user : first_user + len(scores_ri)]
+    there_i, e = np.zeros(scores_ri.shape[1], np.bool_), 0
+    for r in np.argsort(moment_r):
+        while e < len(moments.time_e) and moments.time_e[e] <= moment_r[r]:
+            there_i[moments.item_e[e]] = not there_i[moments.item_e[e]]
+            e += 1
+        for i in range(len(there_i)):
+            scores_ri[r, i] = scores_ri[r, i] if there_i[i] else np.nan
 
 
 def count_candidates(scored_i: Bools, moments: UserMoments, plan: Positives) -> Ints:
