@@ -40,16 +40,16 @@ SPLIT = "s1"
 def store(tmp_path_factory: pytest.TempPathFactory) -> ArrowStore:
     made = ArrowStore(str(tmp_path_factory.mktemp("propensities") / "warehouse"))
     rows = [
-        (SPLIT, f"u{user}", item, 5.0 if user % 2 else 1.0, None, "train", None)
+        (SPLIT, f"u{user}", item, 5.0 if user % 2 else 1.0, "train")
         for item, users in SHOWN.items()
         for user in users
     ]
     # Of ten cells drawn at random two are rated 5 and eight 1.
     rows += [
-        (SPLIT, f"u{n % 4 + 1}", "abcde"[n % 5], 5.0 if n < 2 else 1.0, None, "open_loop", None)
-        for n in range(10)
+        (SPLIT, f"u{n % 4 + 1}", "abcde"[n % 5], 5.0 if n < 2 else 1.0, "open_loop") for n in range(10)
     ]
-    made.append([dict(zip(SPLITS.names, row, strict=True)) for row in rows], SPLITS)
+    names = ("split_id", "user_id", "item_id", "rating", "part")
+    made.append([dict(zip(names, row, strict=True)) for row in rows], SPLITS)
     items = [(SPLIT, item, n, 0, "tail", None) for n, item in enumerate("abcde")]
     made.append([dict(zip(ITEMS.names, row, strict=True)) for row in items], ITEMS)
     return made
