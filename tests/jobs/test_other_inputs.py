@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from datetime import date
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +161,8 @@ def test_nights_of_tables_at_version_0_and_of_lists_written_anew(tmp_path: Path)
         flags = ["--config", tmp_path / "file.yaml", "--warehouse", tmp_path / "w", "--logical-date", day]
         assert run(nightly, *flags, *more) == 0
         store = ArrowStore(str(tmp_path / "w"))
-        newest = max(row["run_id"] for row in store.rows(RUNS) if str(row["logical_date"]) == day)
+        runs = [row for row in store.rows(RUNS) if str(row["logical_date"]) == day]
+        newest = max(runs, key=itemgetter("finished_at", "attempt"))["run_id"]
         metrics = read_rows(store, METRICS, run_id=newest, metric="ndcg", k=5)
         return [(row.value, row.n) for row in metrics]
 
