@@ -85,7 +85,7 @@ def _explain_import_error(error: BaseException, module: str) -> str:
 
 def list_own_modules() -> list[Path]:
     """Return files and folders of imported own modules."""
-    files = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
+    files = {name: getattr(module, "__file__", None) for name, module in sys.modules.copy().items()}
     places = {
         folder / (f"{name}.py" if Path(file).stem == name else name)
         for folder in _searched

@@ -133,7 +133,7 @@ def _make_pool(workers: int) -> ProcessPoolExecutor:
     by their names of today, since an old path would warn there once more.
     """
     context = get_context("forkserver")
-    modules = list(sys.modules.items())  # another thread may import
+    modules = sys.modules.copy().items()  # one step: another thread may import
     own = [module.__name__ for name, module in modules if name.startswith("recbench_spark.")]
     context.set_forkserver_preload(["__main__", *own])
     return ProcessPoolExecutor(workers, context, _start_worker)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -135,3 +137,24 @@ def deal_noted(numbers: Iterator[int], runs: str) -> Iterator[tuple[int, Any]]:
     with Path(runs).open("a", encoding="utf-8") as file:
         file.write("x")
     yield from deal(numbers)
+
+
+def test_a_pool_starts_while_others_import() -> None:
+    """Add a module wherever Python collects garbage, as a thread may at any step."""
+    added: list[str] = []
+
+    def import_more(*_: object) -> None:
+        added.append(f"module_{len(added)}")
+        sys.modules[added[-1]] = os
+
+    limits = gc.get_threshold()
+    gc.callbacks.append(import_more)
+    gc.set_threshold(1)
+    try:
+        local._make_pool(1).shutdown()
+    finally:
+        gc.set_threshold(*limits)
+        gc.callbacks.remove(import_more)
+        for name in added:
+            del sys.modules[name]
+    assert added
