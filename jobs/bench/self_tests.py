@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from jobs.bench import planted_shop
 from recbench_spark import cli
-from recbench_spark.commands.benchmark_files import INTERVALS, REGRESSIONS, RULES, TIME_RULES
+from recbench_spark.commands.benchmark_files import REGRESSIONS, RULES, TIME_RULES, write_intervals
 from recbench_spark.config import Benchmark, make_benchmark
 from recbench_spark.config.loading import find_benchmark, read_yaml
 from recbench_spark.core.documents import load_yaml
@@ -75,8 +75,8 @@ def add_rules(document: dict[str, Any], timed: bool) -> Benchmark:
     given = document.get("evaluation", {})
     kept = {key: given[key] for key in ("definition", "parts", "slices") if key in given}
     kept |= {"metrics": ["hit", "mrr", "ndcg", "recall"], "k": [5, 10, 20]}
-    evaluation = {**kept, **load_yaml(INTERVALS, "rules")}
     models = [model for model in document["models"] if model["kind"] in QUICK]
+    evaluation = {**kept, **load_yaml(write_intervals(len(models)), "rules")}
     changes = {
         "models": models,
         "evaluation": evaluation,

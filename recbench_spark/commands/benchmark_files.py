@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -239,10 +240,23 @@ regressions:
 """
 
 INTERVALS = """\
-  # A certain fall has an interval below 0. A night compares each model by each rule, and at 0.95 each of
-  # these comparisons would alarm in one of 40 nights of models fitted again with other seeds.
-  bootstrap: {level: 0.99}
+  # A certain fall has an interval below 0. Each of {models} models is compared by each of {rules} rules: at
+  # this level, 1 - 0.05 / {comparisons}, at most one of 40 nights without a fall alarms.
+  bootstrap: {{level: {level}}}
 """
+
+
+def write_intervals(models: int) -> str:
+    """Return the lines that bound a night's false alarms.
+
+    Alarms are one-sided; their probabilities add up to at most .025, however models depend (Bonferroni).
+
+    >>> print(write_intervals(4).splitlines()[-1])
+      bootstrap: {level: 0.9938}
+    """
+    rules = REGRESSIONS.count("certain: true")
+    level = math.ceil(1e4 - 5e2 / (models * rules)) / 1e4
+    return INTERVALS.format(models=models, rules=rules, comparisons=models * rules, level=level)
 
 
 def _write_gates(described: LogDescription) -> str:
@@ -272,7 +286,8 @@ def _write_evaluation(described: LogDescription) -> str:
     if rating is not None and rating.distinct > 1:
         middle = _choose_threshold(rating, described.no_rating)
         lines.append(f"  # definition: {{threshold: {middle:g}}} # only ratings from here on are relevant")
-    lines += ["  slices:", "    - {key: popularity, of: popularity}", f"{INTERVALS}headline: ndcg@10", ""]
+    lines += ["  slices:", "    - {key: popularity, of: popularity}"]
+    lines += [f"{write_intervals(RANKS.count('kind: '))}headline: ndcg@10", ""]
     return "\n".join(lines)
 
 
