@@ -241,10 +241,14 @@ def _may_hold(raw: bytes, keys: Sequence[str], encoding: str) -> bool:
     return any(mark.encode(encoding, "ignore") in raw for mark in (*marks, r"\u"))
 
 
+_DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=str)
+"""Numbers stay as written; one for all lines, since making it costs as much as a line."""
+
+
 def _read_object(line: str, plain: Collection[str]) -> dict[str, Any] | None:
     """Return a line's values, numbers as texts; None if bad."""
     try:
-        row = json.loads(line, parse_int=str, parse_float=str, parse_constant=str)
+        row = _DECODER.decode(line)
     except (ValueError, RecursionError):
         return None
     is_object = isinstance(row, dict) and not any(isinstance(row.get(name), dict | list) for name in plain)
