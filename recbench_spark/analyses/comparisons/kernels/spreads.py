@@ -135,7 +135,7 @@ def compare_places(place_p: Floats, other_p: Floats, offsets: Ints) -> Floats:
     out = np.zeros((len(n_u), 3))
     differ = np.flatnonzero(sign_p)
     users, first = np.unique(user_p[differ], return_index=True)
-    last = np.append(first[1:], len(differ)) - 1
+    last = np.searchsorted(user_p[differ], users, side="right") - 1
     out[users, 0], out[users, 1] = sign_p[differ[first]], sign_p[differ[last]]
     np.divide(np.bincount(user_p, sign_p, len(n_u)), n_u, out=out[:, 2], where=n_u > 0)
     out[n_u == 0] = np.nan

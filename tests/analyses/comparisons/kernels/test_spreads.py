@@ -85,6 +85,13 @@ def test_shares_have_the_interval_of_wilson() -> None:
         assert kernel.bound_share(losers, n, 0.9) == pytest.approx((wanted.low, wanted.high))
 
 
+def test_equal_rankings_prefer_none() -> None:
+    places = np.array([1.0, 4.0, math.inf])
+    assert kernel.compare_places(places, places, np.array([0, 2, 3])).tolist() == [[0, 0, 0]] * 2
+    none = np.empty(0)
+    assert np.isnan(kernel.compare_places(none, none, np.array([0, 0]))).all()
+
+
 def test_preferences_by_hand_and_by_a_loop() -> None:
     """Places 1, 9 against 2, 3: first better, last worse, one each; nothing ranked is equal to nothing."""
     infinite = math.inf
