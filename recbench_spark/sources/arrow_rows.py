@@ -119,17 +119,33 @@ def encode_ids(table: pa.Table, name: str, what: str) -> tuple[pa.Field, pa.Arra
     Raises:
         SchemaError: a type that holds no ids. DataError: a value that is no id.
     """
-    read_column(table, name, what)
+    require_names(table.column_names, [name], what)
+    refuse_repeated(table.column_names, [name], what)
     metadata = table.schema.field(name).metadata or {}
     raw = table.column(name)
-    ids = combine_column(as_ids(raw, f"{what}: {name}"))
+    try:
+        ids, place_r = _convert_ids(raw, f"{what}: {name}")
+    except DataError:  # its message counts rows
+        ids, place_r = combine_column(as_ids(combine_column(raw), f"{what}: {name}")), None
     notes = {
         ID_KIND: metadata.get(ID_KIND.encode(), b"integer" if ids.type == pa.int64() else b"string"),
         ID_TYPE: metadata.get(ID_TYPE.encode(), str(raw.type).encode()),
     }
     coded = ids.dictionary_encode()
-    texts = pa.DictionaryArray.from_arrays(coded.indices, coded.dictionary.cast(pa.string()))
+    index_r = coded.indices if place_r is None else coded.indices.take(place_r)
+    texts = pa.DictionaryArray.from_arrays(index_r, coded.dictionary.cast(pa.string()))
     return pa.field(name, IDS_TYPE, metadata=notes), texts
+
+
+def _convert_ids(raw: pa.ChunkedArray, what: str) -> tuple[pa.Array, pa.Array | None]:
+    """Convert ids, of a dictionary each one once; then rows' places in them come second."""
+    if not pa.types.is_dictionary(raw.type):
+        return combine_column(as_ids(raw, what)), None
+    whole = raw.unify_dictionaries().combine_chunks()
+    whole = whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
+    coded = whole.indices.dictionary_encode()  # in the order in which rows use them, without the others
+    values = decode_dictionary(pa.DictionaryArray.from_arrays(coded.dictionary, whole.dictionary))
+    return combine_column(as_ids(pa.chunked_array([values]), what)), coded.indices
 
 
 def has_numeric_order(tables: Sequence[pa.Table], name: str = "item_id") -> bool:

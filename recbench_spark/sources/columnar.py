@@ -24,7 +24,7 @@ from recbench_spark.schemas import IDS
 from recbench_spark.sources.arrow_rows import combine_column
 from recbench_spark.sources.conditions import Condition, make_conditions, select_rows
 from recbench_spark.sources.events import EVENT, EventNames, name_events
-from recbench_spark.sources.formats import FilePiece, ParquetFiles, TablePiece, TablePieces
+from recbench_spark.sources.formats import TablePiece, TablePieces, encode_texts
 from recbench_spark.sources.list_columns import is_list, unfold_arrays
 from recbench_spark.sources.paths import check_path
 from recbench_spark.sources.table_pieces import open_typed
@@ -37,6 +37,9 @@ if TYPE_CHECKING:  # workers import this module and need no settings
     from recbench_spark.config import Dataset
 
 COLUMNS = ("user_id", "item_id", "rating", "event_time")
+
+TEXTS = (pa.string(), pa.large_string())
+"""Types of text; polars and pandas write the second one."""
 
 INSTANTS = (pa.timestamp("us", "UTC"), pa.timestamp("ms", "UTC"))
 
@@ -93,9 +96,9 @@ def open_columnar_log(dataset: Dataset) -> ColumnarLog | None:
     if not opened.n or not {*dataset.value_columns} <= {*opened.schema.names}:
         return None
     events = name_events(dataset)
-    texts = [name for name in dataset.value_columns if pa.types.is_string(opened.schema.field(name).type)]
+    texts = [name for name in dataset.value_columns if opened.schema.field(name).type in TEXTS]
     encoded = tuple(name for name in dict.fromkeys(texts) if name not in present.values())
-    pieces = tuple(_encode_texts(piece, encoded) for piece in opened.pieces) if encoded else opened.pieces
+    pieces = tuple(encode_texts(piece, encoded) for piece in opened.pieces) if encoded else opened.pieces
     return ColumnarLog(pieces, present, micros, whole, opened.n, conditions, events)
 
 
@@ -186,14 +189,6 @@ def _unfold_pieces(opened: TablePieces, item: str, wanted: Collection[str], path
     return replace(opened, pieces=pieces, schema=schema)
 
 
-def _encode_texts(piece: TablePiece, names: tuple[str, ...]) -> TablePiece:
-    """Read texts that rows are selected by as dictionaries, where the format has them."""
-    if not isinstance(piece, FilePiece) or not isinstance(piece.reader, ParquetFiles):
-        return piece
-    stored = tuple(name for name in names if name in piece.own and name not in piece.folders)
-    return replace(piece, reader=ParquetFiles(stored), kept=piece.kept | {*stored})
-
-
 def _find_types(schema: pa.Schema, source_names: Mapping[str, str]) -> dict[str, pa.DataType]:
     """Return the types in the log's columns.
 
@@ -214,7 +209,7 @@ def _is_plain(types: Mapping[str, pa.DataType], unit: str) -> bool:
     whole = {name for name, kind in types.items() if pa.types.is_integer(kind) and kind != pa.uint64()}
     if not {*IDS} <= types.keys() or ("event_time" in whole and unit not in MICROS_PER_UNIT):
         return False
-    return all(types[name] in other.get(name, (pa.string(),)) for name in types.keys() - whole)
+    return all(types[name] in other.get(name, TEXTS) for name in types.keys() - whole)
 
 
 # --------------------------------------------------------------------------------- in a task
@@ -308,7 +303,7 @@ def _convert_ids(column: pa.Array) -> pa.Array:
         raise FallbackToSpark("an id is not UTF-8") from None
     if drop_empty(column).null_count:
         raise FallbackToSpark("a text without a letter is no id")
-    return column
+    return column.cast(pa.string())
 
 
 def _convert_times(column: pa.Array, micros: int) -> pa.Array:

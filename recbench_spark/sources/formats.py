@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -117,6 +117,14 @@ class ParquetFiles:
 
 READERS: Mapping[str, FileReader] = {"parquet": ParquetFiles()}
 """This package's readers; `find_readers` has those from others."""
+
+
+def encode_texts(piece: TablePiece, names: Sequence[str]) -> TablePiece:
+    """Read some texts as dictionaries, where the format has them."""
+    if not isinstance(piece, FilePiece) or not isinstance(piece.reader, ParquetFiles):
+        return piece
+    stored = tuple(name for name in names if name in piece.own and name not in piece.folders)
+    return replace(piece, reader=ParquetFiles(stored), kept=piece.kept | {*stored})
 
 
 def get_reader(name: str) -> FileReader:

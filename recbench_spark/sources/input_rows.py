@@ -25,6 +25,7 @@ from recbench_spark.sources import arrow_files, arrow_rows
 from recbench_spark.sources.arrow_files import Problems
 from recbench_spark.sources.column_names import ColumnNames
 from recbench_spark.sources.dealt_ids import deal_ids
+from recbench_spark.sources.formats import encode_texts
 from recbench_spark.sources.input_rules import check_width, refuse_unusable
 from recbench_spark.sources.list_columns import is_list, may_hold_texts
 from recbench_spark.sources.table_pieces import open_pieces, read_rows, read_unfolded
@@ -45,12 +46,14 @@ class InputRows:
         schema: names and types; metadata on ids say how they were stored.
         table: the table itself, if it is in memory.
         where: the table's name in messages about values spelled in a file; empty: it is no file.
+        own: our names -> those in files with typed columns; without others.
     """
 
     rows: StoredRows
     schema: pa.Schema
     table: pa.Table | None = None
     where: str = ""
+    own: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def columns(self) -> list[str]:
@@ -61,7 +64,8 @@ class InputRows:
         """Return some columns under other names (new -> old)."""
         schema = pa.schema([self.schema.field(old).with_name(new) for new, old in names.items()])
         if self.table is None:
-            return replace(self, rows=self.rows.rename(names), schema=schema)
+            own = {new: self.own[old] for new, old in names.items() if old in self.own}
+            return replace(self, rows=self.rows.rename(names), schema=schema, own=own)
         columns = [self.table.column(old) for old in names.values()]
         return open_table(_require_engine(self.rows), pa.table(columns, schema=schema))
 
@@ -157,7 +161,7 @@ def _open_path(
         frame = columns.rename_frame(logs.open_table(spark, path), what)
         arrow_files.check_names(frame.columns, needed, what, path)
         return _open_frame(frame, where)
-    source = ColumnNames(columns.given)
+    source, own = ColumnNames(columns.given), dict[str, str]()
     taken = source.take(stored.schema.names, what)
     schema = pa.schema([stored.schema.field(own).with_name(name) for name, own in taken.items()])
     item = schema.get_field_index("item_id")
@@ -177,10 +181,10 @@ def _open_path(
         rows = PieceRows(engine, stored.pieces, partial(read_text, taken=taken, rules=rules))
         return InputRows(rows, rules.name_types(taken))
     else:
-        rows = PieceRows(engine, stored.pieces, read_rows).rename(taken)
+        rows, own = PieceRows(engine, stored.pieces, read_rows).rename(taken), taken
     arrow_files.check_names(schema.names, needed, what, path)
     noted = [arrow_files.note_id_type(one) if one.name in ID_NAMES else one for one in schema]
-    return InputRows(rows, pa.schema(noted), where=where)
+    return InputRows(rows, pa.schema(noted), where=where, own=own)
 
 
 def _select_tables(pieces: Iterable[pa.Table], columns: Sequence[str]) -> Iterator[pa.Table]:
@@ -340,9 +344,10 @@ def _check(table: InputRows, rules: Typing) -> CheckedInput:
     else:
         # Unreadable types are refused here: a task's error would have its runner's words.
         type_table(table.schema.empty_table().select(list(rules.columns)), rules)
-        typed, parts = None, table.rows.each(rules.columns, partial(_find_facts, rules=rules))
+        stored = _encode_ids(table, rules.ids)
+        typed, parts = None, stored.each(rules.columns, partial(_find_facts, rules=rules))
         facts = reduce(add, parts, InputFacts())
-        rows = ChangedRows(table.rows, rules.columns, partial(type_rows, rules=rules), rules.names)
+        rows = ChangedRows(stored, rules.columns, partial(type_rows, rules=rules), rules.names)
     facts.refuse(rules.what)
     dims = 0
     if rules.vectors:
@@ -350,6 +355,15 @@ def _check(table: InputRows, rules: Typing) -> CheckedInput:
         dims = check_width(*ends, facts.n, facts.present, facts.n, what=rules.what)
     kinds = {name: _name_kind(table.schema.field(name), facts.whole.get(name, True)) for name in rules.ids}
     return CheckedInput(rows, rules.names, facts.n, facts.ranges, kinds, typed, dims)
+
+
+def _encode_ids(table: InputRows, names: Iterable[str]) -> StoredRows:
+    """Return rows whose text ids are read as dictionaries, where the files' format has them."""
+    types = {name: table.schema.field(name).type for name in names if name in table.own}
+    texts = [table.own[name] for name, kind in types.items() if kind in (pa.string(), pa.large_string())]
+    if not texts or not isinstance(table.rows, PieceRows):
+        return table.rows
+    return replace(table.rows, pieces=[encode_texts(piece, texts) for piece in table.rows.pieces])
 
 
 def _require_engine(rows: StoredRows) -> Engine:

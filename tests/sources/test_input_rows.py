@@ -56,11 +56,30 @@ def test_a_path_and_a_table_give_the_same_rows(tmp_path: Path) -> None:
     assert rows[0][1] == {"user_id": "2", "item_id": "b", "score": 1.5}
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
+def test_text_ids_of_parquet_are_read_as_dictionaries(tmp_path: Path, kind: pa.DataType) -> None:
+    draw = np.random.default_rng(5)
+    ids = {name: pa.array([f"{x}ü" for x in draw.integers(0, 9, 60)], kind) for name in ("user", "item")}
+    path = write(tmp_path, {**ids, "score": draw.random(60)})
+    names = ColumnNames({"user_id": "user", "item_id": "item"})
+    rows = []
+    for table in (path, pq.read_table(path)):
+        checked = check_input(open_input(engine(tmp_path), table, [], "t", names), {"score": "double"}, "t")
+        rows.append((checked.n, checked.ranges, collect(checked.rows, checked.names)))
+        if table is path:
+            types = checked.rows.rows.each(["user_id"], lambda tables: [t.schema.types for t in tables])
+            assert (
+                all(pa.types.is_dictionary(one) for task in types for (one,) in task) and len(types) == 30
+            )
+    assert rows[0] == rows[1]
+
+
 WRONG = [
     {"score": [0.5, np.nan, np.inf, None]},
     {"userId": [1.0, 2.5, 3.5, 4.0]},
     {"userId": [1, None, 2, 3]},
     {"item_id": [None, "", "a", "b"]},
+    {"item_id": pa.array(["a", "", " ", ""], pa.large_string())},
     {"score": ["1", "x", "2", "a"]},
     {"score": [[1.0], [1.0], [1.0], [1.0]]},
     {"userId": [[1], [1], [1], [1]]},

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from recbench_spark.config import EmbeddingsModel, ListsModel, ScoresModel
 from recbench_spark.core.arrays import Ints
 from recbench_spark.core.checks import Check
+from recbench_spark.core.ids import NEARLY_ALL, IdOverlap
 from recbench_spark.errors import ConfigError, DataError
 from recbench_spark.metrics import ranking_counts
 from recbench_spark.models.adapters.model_adapter import (
@@ -166,10 +167,13 @@ class _ExternalRowsAdapter(ModelAdapter[Settings]):
     def ranked(self, users: Rows, data: SplitData) -> tuple[RankingInput, list[Check]]:
         """Return the given rows and their checks; see `ModelAdapter.ranked`."""
         kind, rows = self.settings.kind, self._open_rows(data)
-        checks = check_known_ids(data, rows, "user_id", users, (kind, "truth"))
-        checks += check_known_ids(data, rows, "item_id", data.open_items(), (kind, "catalogue"), must=False)
         recommends_again = self.lists and not self.masks and not data.asks_repeats
-        counts = count_listed_rows(rows, users, data)
+        counts, checks = count_listed_rows(rows, users, data), list[Check]()
+        if shares_few_users(counts):
+            checks += check_known_ids(data, rows, "user_id", users, (kind, "truth"))
+        if counts["unknown"]:
+            own = data.open_items()
+            checks += check_known_ids(data, rows, "item_id", own, (kind, "catalogue"), must=False)
         lost = counts["lost queries"] if QUERY_ID in rows.names else None
         if lost and lost == counts["queries"]:
             message = f"{kind} and truth have no user's {QUERY_ID} in common"
@@ -221,8 +225,9 @@ class ListsAdapter(_ExternalRowsAdapter[ListsModel]):
 def count_listed_rows(rows: CheckedInput, users: Rows, data: SplitData) -> Counter[str]:
     """Count list or score rows: all, unknown items, gaps, lost.
 
-    `count_pairs` has the first counts. `lost`: users without truth. One shuffle by user deals the rows
-    beside the users and their training items.
+    `count_pairs` has the first counts. `users`, `tested`: distinct users of the rows and of the truth;
+    `lost`: users without truth. One shuffle by user deals the rows beside the users and their training
+    items.
 
     Args:
         rows: user_id, item_id[, query_id][, rank].
@@ -241,15 +246,21 @@ def count_listed_rows(rows: CheckedInput, users: Rows, data: SplitData) -> Count
     return sum(dealt.each(partial(_count_listed, known=data.known_items)), Counter[str]())
 
 
+def shares_few_users(counts: Counter[str]) -> bool:
+    """Return whether rows and truth share so few users that a check must look at their ids."""
+    common = counts["users"] - counts["lost"]
+    return IdOverlap((counts["users"], counts["tested"]), common, (0, 0)).share < NEARLY_ALL
+
+
 def _count_listed(sides: Sides, known: KnownItems) -> Counter[str]:
     """Count a task's rows, which are whole by user."""
     truth, rows, blocks = (unpack_blocks(sides.get(number, [])) for number in range(3))
+    with_truth = pa.array([], pa.string()) if truth is None else truth.column("user_id").unique()
     if rows is None:
-        return Counter()
+        return Counter(tested=len(with_truth))
     users, items = (rows.column(name).combine_chunks().dictionary_encode() for name in IDS)
     user_r, item_r = (codes.indices.to_numpy().astype(np.int64) for codes in (users, items))
     index_r = known.find(items.dictionary)[0][item_r]
-    with_truth = pa.array([], pa.string()) if truth is None else truth.column("user_id").combine_chunks()
     is_lost = pc.invert(pc.is_in(users.dictionary, value_set=with_truth.cast(users.dictionary.type)))
     width = known.n_items + len(items.dictionary)  # items outside the catalogue come behind it
     listed_r = user_r * width + np.where(index_r < 0, known.n_items + item_r, index_r)
@@ -265,6 +276,7 @@ def _count_listed(sides: Sides, known: KnownItems) -> Counter[str]:
         counts["queries"] = len(askers.dictionary)
         counts["lost queries"] = counts["queries"] - pc.sum(pc.is_in(askers.dictionary, questions)).as_py()
     counts["unknown"] = int((index_r < 0).sum())
+    counts.update(users=len(users.dictionary), tested=len(with_truth))
     counts["lost"] = pc.sum(is_lost).as_py() or 0
     if "rank" in rows.column_names:
         counts["gaps"] = ranking_counts.count_gaps(
