@@ -221,12 +221,14 @@ def test_rows_trained(world: SampleFacts) -> Tables:
     users, items = tables.get("users"), tables["items"]
     if users is None:
         raise NotHereError("users have no vectors of their own")
-    wanted = world.truth.merge(items[["item_id", "vector"]], on="item_id")
-    sums = wanted.groupby("user_id").vector.apply(lambda own: np.mean(np.stack(list(own)), axis=0))
-    own, size = _matrix(users), np.linalg.norm(_matrix(users), axis=1).mean()
-    for place, user in enumerate(users.user_id):
-        if user in sums.index:
-            own[place] = sums[user] / max(float(np.linalg.norm(sums[user])), 1e-12) * size
+    owner_t = pd.Index(users.user_id).get_indexer(world.truth.user_id)
+    item_t = pd.Index(items.item_id).get_indexer(world.truth.item_id)
+    known, own, vectors = (owner_t >= 0) & (item_t >= 0), _matrix(users), _matrix(items)
+    sums_u = np.zeros((len(users), vectors.shape[1]))
+    np.add.at(sums_u, owner_t[known], vectors[item_t[known]])
+    tested, size = np.unique(owner_t[known]), np.linalg.norm(own, axis=1).mean()
+    sums = sums_u[tested]
+    own[tested] = sums * (size / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-12))
     _set_vectors(users, own)
     return _give(model, tables)
 
@@ -253,8 +255,8 @@ def nan_scores(world: SampleFacts) -> Tables:
     tables = _tables(world, model)
     table = tables.get("users", tables.get("items", tables.get("path")))
     assert table is not None
-    owner = "user_id" if "user_id" in table else "item_id"
-    hit = table[owner].isin(_choose(world, table[owner], 0.01, "nan"))
+    ids = table["user_id" if "user_id" in table else "item_id"]
+    hit = ids.isin(_choose(world, ids, 0.01, "nan"))
     if isinstance(model, VECTORS):
         vectors = _matrix(table)
         vectors[hit.to_numpy()] = np.nan
@@ -354,10 +356,13 @@ def old_truth(world: SampleFacts) -> Tables:
 def truth_exchanged(world: SampleFacts) -> Tables:
     """Exchange items and ratings between tested rows: what models know of a user helps no more.
 
-    Users and times stay, so training rows do. Rows whose user has the other item already stay, too.
+    Users and times stay, so training rows do. Rows whose user has the other item already stay, too, and
+    unless most do, rows which share their user's time: items decide their order.
     """
     log = world.sample.log
     rows = np.flatnonzero(is_among(log, world.truth))
+    free = rows[~log.duplicated(["user_id", "event_time"], keep=False).to_numpy()[rows]]
+    rows = free if 2 * len(free) > len(rows) else rows
     rows = rows[np.argsort(draw(log.user_id.iloc[rows], world.seed, "exchanged"), kind="stable")]
     half = len(rows) // 2
     pairs = np.stack([rows[:half], rows[half : 2 * half]])
@@ -374,7 +379,7 @@ def _exchange(log: pd.DataFrame, pairs: Ints) -> pd.DataFrame:
     """Exchange items and ratings between the rows of each pair, (2, pairs)."""
     place = np.arange(len(log))
     place[pairs] = pairs[::-1]
-    return log.assign(**{name: log[name].to_numpy()[place] for name in ("item_id", "rating")})
+    return log.assign(**{name: log[name].array[place] for name in ("item_id", "rating")})
 
 
 @fault("relevance is turned round")
@@ -478,9 +483,7 @@ def _make_popular(
 
 def describe_change(before: pd.DataFrame, after: pd.DataFrame) -> str:
     """Say what a fault changed in a table: counts, else rows that differ; empty: nothing."""
-    parts = []
-    if len(before) != len(after):
-        parts.append(f"rows {len(before):,} -> {len(after):,}")
+    parts = [f"rows {len(before):,} -> {len(after):,}"] if len(before) != len(after) else []
     for name in ("user_id", "item_id"):
         if name in before and (counts := (before[name].nunique(), after[name].nunique()))[0] != counts[1]:
             parts.append(f"{name[:-3]}s {counts[0]:,} -> {counts[1]:,}")

@@ -105,7 +105,7 @@ class Honest:
 
     Attributes:
         alarms: what rang then.
-        best: name of the best model, which is evaluated first.
+        best: name of the best model that ranks by user, which is evaluated first.
         night: the night, whose fits are taken where training rows are the same.
     """
 

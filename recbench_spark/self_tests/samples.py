@@ -62,6 +62,9 @@ DELIVERED: dict[type[ModelConfig], tuple[str, ...]] = {
 LOG, BEFORE = "log", "before"
 """Names of the log and of that of the night before, among a sample's tables."""
 
+TEXT = pd.StringDtype("pyarrow")
+"""Type of ids in a sample: Arrow reads, writes and counts them without a Python object each."""
+
 LEARNT = "learnt"
 """Setting under which the items that a model of the night has learnt stand among a sample's tables."""
 
@@ -113,7 +116,7 @@ class Sample:
 
 def draw(ids: Iterable[str], seed: int, purpose: str = "") -> Floats:
     """Return a number in [0, 1) for each id, by hash."""
-    texts = pa.array(list(ids), pa.string())
+    texts = pa.array(ids if isinstance(ids, pd.Series) else list(ids), pa.string())
     rows = pa.table({"id": texts, "purpose": pa.repeat(purpose, len(texts))})
     return place_hashes(hash_rows(rows, seed))
 
@@ -204,7 +207,7 @@ def _flatten(rows: pa.Table, log: OpenedLog, dataset: Dataset) -> pd.DataFrame:
     frame: pd.DataFrame = rows.drop_columns(
         [n for n in ("attributes",) if n in rows.column_names]
     ).to_pandas()
-    frame["user_id"], frame["item_id"] = frame.user_id.astype(str), frame.item_id.astype(str)
+    frame["user_id"], frame["item_id"] = frame.user_id.astype(TEXT), frame.item_id.astype(TEXT)
     if "event_time" in frame:
         frame["event_time"] = frame.event_time.astype("Int64")
     if "attributes" in rows.column_names:
@@ -246,7 +249,7 @@ def read_labels(store: FileTables, benchmark: Benchmark, log: pd.DataFrame) -> I
             opened = open_input(store.engine, cut.path, ["user_id", name], f"slice {cut.key}")
             tables = [*chain.from_iterable(opened.rows.each(["user_id", name], list))]
             table = pa.concat_tables(tables).to_pandas()
-            label_u = table.assign(user_id=table.user_id.astype(str)).set_index("user_id")[name]
+            label_u = table.assign(user_id=table.user_id.astype(TEXT)).set_index("user_id")[name]
             yield label_u[label_u.index.isin(log.user_id)]
         elif cut.of == "log" and name in log:
             yield log.drop_duplicates("user_id", keep="last").set_index("user_id")[name]
@@ -288,7 +291,7 @@ def read_delivered(
             pa.concat_tables(kept_rows).to_pandas() if kept_rows else pd.DataFrame(columns=needed)
         )
         for name in needed[:2] if by_pair else needed[:1]:
-            frame[name] = frame[name].astype(str)
+            frame[name] = frame[name].astype(TEXT)
         if "rank" in frame:
             owner = [name for name in ("user_id", "query_id") if name in frame]
             frame["rank"] = frame.groupby(owner)["rank"].rank(method="first").astype(int)
@@ -311,7 +314,9 @@ def write_tables(tables: Tables, folder: Path) -> dict[str, str]:
     folder.mkdir(parents=True, exist_ok=True)
     places = {name: str(folder / f"{name}.parquet") for name in tables}
     for name, table in tables.items():
-        pq.write_table(pa.Table.from_pandas(table, preserve_index=False), places[name])
+        rows = pa.Table.from_pandas(table, preserve_index=False)
+        texts = [one.name for one in rows.schema if one.type in (pa.string(), pa.large_string())]
+        pq.write_table(rows, places[name], use_dictionary=texts)  # numbers hardly repeat
     return places
 
 
@@ -342,8 +347,7 @@ def point_at(sample: Sample, places: Mapping[str, str], *, before: bool = False)
 def place_log(dataset: Dataset, sample: Sample, place: str) -> Dataset:
     """Return the settings of a log whose sample lies in Parquet, its conditions applied already."""
     kept = ("name", "time_zone", "duplicates", "scale", "until", "events", "least", "availability", "query")
-    absent = {"part": "part" not in sample.log, "event_time": sample.log.event_time.isna().all()}
-    columns = {name: "" for name, is_absent in absent.items() if is_absent}
+    columns = {"event_time": ""} if sample.log.event_time.isna().all() else {}
     return Dataset(
         **{name: getattr(dataset, name) for name in kept},
         reader="parquet",

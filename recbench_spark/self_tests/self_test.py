@@ -26,6 +26,7 @@ from recbench_spark.models.adapters.model_adapter import make_adapter
 from recbench_spark.night.gates import compares_nights
 from recbench_spark.night.measure_checks import parse_headline
 from recbench_spark.ranking.kernels.rankings import mark_relevant
+from recbench_spark.reports.advice import IMPERSONAL
 from recbench_spark.reports.phrases import format_decimals
 from recbench_spark.schemas import RUNS, SELF_TESTS
 from recbench_spark.self_tests.faults import (
@@ -49,6 +50,7 @@ from recbench_spark.self_tests.samples import (
     FEWEST_USERS,
     LEARNT,
     LOG,
+    TEXT,
     Sample,
     Tables,
     draw_sample,
@@ -174,10 +176,9 @@ def probe_sample(
     sample = replace(sample, benchmark=fit_gates(sample, begin))
     honest = _require_whole(rehearse(store, point_at(sample, places), sample.day))
     models = rank_models(sample, honest)
-    world, known = (
-        make_world(store, sample, honest, models),
-        Honest(honest.alarms, models[0].name, honest.night),
-    )
+    world = make_world(store, sample, honest, models)
+    personal = [model for model in models if model.kind not in IMPERSONAL]
+    known = Honest(honest.alarms, (personal or models)[0].name, honest.night)
     plan = Plan(world, store, folder, places, begin, honest, known)
     findings = plan.test([FAULTS[name] for name in faults], say)
     return SelfTest(sample, honest.rang(begin.alarms), tuple(findings), tuple(list_notes(sample)))
@@ -228,11 +229,12 @@ def make_world(
     night, parts = honest.night, sample.benchmark.evaluation.parts
     assert night is not None
     pairs = read_labelled_rows(night).select(["user_id", "item_id", "part"]).to_pandas()
+    pairs = pairs.astype({"user_id": TEXT, "item_id": TEXT})
     learnt = {}
     for model in models:
         if (adapter := make_adapter(model)).learns:
             items = store.read_items(adapter.key(night.data)).column("id")
-            learnt[f"{model.name}.{LEARNT}"] = pd.DataFrame({"item_id": items.to_pandas()})
+            learnt[f"{model.name}.{LEARNT}"] = pd.DataFrame({"item_id": items.to_pandas().astype(TEXT)})
     known = {name: table for name, table in learnt.items() if len(table)}
     sample = replace(sample, tables={**sample.tables, **known})
     order = tuple(model for model in models if list_paths(model))
