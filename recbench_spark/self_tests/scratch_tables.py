@@ -117,7 +117,7 @@ class ScratchTables(ScratchWarehouse):
         parts, schema = self._parts[table.name].values(), table.arrow_schema
         held = [part for part in parts if isinstance(part, pa.Table)]
         files = [file for part in parts if not isinstance(part, pa.Table) for file in part]
-        rows = ds.dataset(pa.concat_tables([schema.empty_table(), *held]))
+        rows = ds.dataset(pa.concat_tables([schema.empty_table(), *held]).combine_chunks())
         if not files:
             return rows
         form, system = ds.ParquetFileFormat(), fs.LocalFileSystem()
