@@ -169,12 +169,16 @@ def measure_cpu(pid: int | None = None) -> float:
     return measure_tree(lambda process: sum(process.cpu_times()[:4]), pid)
 
 
-def measure_memory(pid: int | None = None) -> int:
-    """Return a process tree's bytes (PSS, Linux).
-
-    A page shared by processes counts once.
-    """
-    return int(measure_tree(lambda process: process.memory_full_info().pss, pid))
+def find_largest_worker(field: str) -> int:
+    """Return the most bytes of a Spark worker, by a field of its `status` (Linux)."""
+    sizes = [0]
+    for process in list_tree():
+        place = Path(f"/proc/{process.pid}")
+        with suppress(OSError):
+            if b"pyspark.daemon" in (place / "cmdline").read_bytes():
+                lines = (place / "status").read_text().splitlines()
+                sizes += [int(line.split()[1]) << 10 for line in lines if line.startswith(field)]
+    return max(sizes)
 
 
 def run_process(
@@ -303,6 +307,11 @@ def add_counts(flags: argparse.ArgumentParser, **defaults: int) -> None:
 def add_output_flag(flags: argparse.ArgumentParser) -> None:
     """Add `--output`."""
     flags.add_argument("--output", type=Path, help="measurements as lines of JSON are appended here")
+
+
+def format_markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *lines))
 
 
 def list_rows(facts: Row, seconds: Mapping[str, Sequence[float]]) -> list[Row]:

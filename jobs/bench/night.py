@@ -23,13 +23,11 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property, partial
 from itertools import count, pairwise
@@ -152,21 +150,6 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def largest_worker_memory() -> float:
-    """Return the largest Python worker's memory in GiB (Linux).
-
-    Mapped pages are included.
-    """
-    sizes = [0.0]
-    for process in harness.list_tree():
-        with suppress(OSError, AttributeError):
-            place = Path(f"/proc/{process.pid}")
-            if b"pyspark.daemon" in (place / "cmdline").read_bytes():
-                status = (place / "status").read_text()
-                sizes.append(int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / (1 << 20))  # type: ignore[index]
-    return max(sizes)
-
-
 def check_results(store: FileTables, runs: dict[str, str], plan: MetricPlan, expected: list[Any]) -> None:
     """Check that committed metrics equal the bare arithmetic's.
 
@@ -202,7 +185,7 @@ def compare_systems(args: argparse.Namespace) -> int:
         nights = {name: StoredNights(name, request, folder) for name in systems if name != "bare"}
         first = {name: one.run_first(world) for name, one in nights.items()}
         # It is measured here because Spark ends workers idle for a minute, as during `bare`.
-        gib = largest_worker_memory()
+        most = harness.find_largest_worker("VmHWM")
         keys_u = hash_ids(pa.array(map(str, range(args.users)), pa.string())).view(np.int64)
         with ProcessPoolExecutor(threads, get_context("spawn"), _one_thread) as pool:
             bare = partial(run_bare, world, keys_u, plan, pool, threads)
@@ -212,7 +195,7 @@ def compare_systems(args: argparse.Namespace) -> int:
             turns: dict[str, Callable[[], float]] = {name: one.run for name, one in nights.items()}
             turns["bare"] = lambda: harness.time_call(bare)[0]
             seconds = harness.take_turns({name: turns[name] for name in systems}, args.rounds)
-        gib = max(gib, largest_worker_memory())
+        most = max(most, harness.find_largest_worker("VmHWM"))
         by_stage = [line for one in nights.values() for line in one.list_stages()]
     print(
         f"{args.models} models x {args.users:,} users x {args.items:,} items, {threads} threads, same bits"
@@ -221,7 +204,7 @@ def compare_systems(args: argparse.Namespace) -> int:
     print_seconds(seconds)
     facts = {"benchmark": "night", "models": args.models, "users": args.users, "items": args.items}
     harness.append_rows(args.output, harness.list_rows(facts, seconds))
-    print(f"largest worker of Spark: {gib:.2f} GiB at most")
+    print(f"largest worker of Spark: {most / 2**30:.2f} GiB at most")
     print(*by_stage, sep="\n")
     return OK
 

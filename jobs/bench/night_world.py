@@ -24,6 +24,7 @@ from recbench_spark import schemas
 from recbench_spark.config import Benchmark, parse
 from recbench_spark.core.hashed_ids import hash_ids
 from recbench_spark.errors import DataError
+from recbench_spark.metrics.list_rows import make_lists
 from recbench_spark.models.adapters.model_adapter import ModelAdapter, SplitData, Trained
 from recbench_spark.models.settings import ModelConfig
 from recbench_spark.night.batched_evaluation import MODELS_AT_ONCE_SETTING
@@ -119,7 +120,7 @@ def generate(args: argparse.Namespace, folder: Path) -> NightWorld:
             table = pa.table(
                 {
                     f"{side}_id": _name_ids(0, len(rows)),
-                    "vector": _list_rows(rows),
+                    "vector": make_lists(rows),
                     "bias": pa.array(np.zeros(len(rows))),
                 }
             )
@@ -161,11 +162,6 @@ def _name_ids(start: int, stop: int) -> pa.Array:
     return pa.array(map(str, range(start, stop)), pa.string())
 
 
-def _list_rows(rows: npt.NDArray[Any]) -> pa.ListArray:
-    bounds = pa.array(np.arange(len(rows) + 1, dtype=np.int32) * rows.shape[1])
-    return pa.ListArray.from_arrays(bounds, pa.array(rows.ravel()))
-
-
 def store_split(store: FileTables, night_benchmark: Benchmark, world: NightWorld) -> None:
     """Store user blocks and items as the night's split.
 
@@ -193,9 +189,9 @@ def _make_blocks(world: NightWorld, split_id: str, start: int) -> pa.Table:
     users, n = _name_ids(start, start + len(truth)), len(truth)
     names, kinds = zip(*((field.name, field) for field in schemas.HELD_OUT), strict=True)
     values = {
-        "item_ids": _list_rows(truth.astype(str)),
-        "items": _list_rows(truth),
-        "relevance": _list_rows(np.ones(truth.shape)),
+        "item_ids": make_lists(truth.astype(str)),
+        "items": make_lists(truth),
+        "relevance": make_lists(np.ones(truth.shape)),
         "slices": pa.array([[]] * n, schemas.HELD_OUT.field("slices").type),
     }
     held_out = pa.StructArray.from_arrays([values[name] for name in names], fields=list(kinds))
@@ -203,8 +199,8 @@ def _make_blocks(world: NightWorld, split_id: str, start: int) -> pa.Table:
         "split_id": pa.repeat(split_id, n),
         "user_id": users,
         "user_key": pa.array(hash_ids(users).view(np.int64)),
-        "train_items": _list_rows(known),
-        "train_ratings": _list_rows(np.ones(known.shape)),
+        "train_items": make_lists(known),
+        "train_ratings": make_lists(np.ones(known.shape)),
         "held_out": pa.MapArray.from_arrays(
             pa.array(np.arange(n + 1, dtype=np.int32)), pa.repeat("test", n), held_out
         ),

@@ -17,7 +17,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from jobs.bench.harness import Seconds, list_tree, measure_call, take_turns
+from jobs.bench.harness import Seconds, find_largest_worker, measure_call, take_turns
 from recbench_spark.analyses.curves import batched as curves
 from recbench_spark.analyses.curves import curve_batches
 from recbench_spark.analyses.curves.batched import HeldOutUsers
@@ -40,6 +40,7 @@ from recbench_spark.core.streams import Batches
 from recbench_spark.engine.sessions import SparkEngine
 from recbench_spark.evaluation.task_devices import find_task_device
 from recbench_spark.metrics.kernels.accuracy import measure
+from recbench_spark.metrics.list_rows import make_lists
 from recbench_spark.models.prefix_scorers import PrefixScorer
 from recbench_spark.models.prefix_vectors import ConfidenceFoldIn, FoldInSettings, PairFoldIn, RidgeFoldIn
 from recbench_spark.ranking.batches import read_item_lists
@@ -112,12 +113,11 @@ def store_world(folder: Path, vectors_id: Floats32, users: CurveUsers, request: 
     """Store items with vectors, and users' rows as a split's."""
     n_items, dims = vectors_id.shape
     index = np.arange(n_items, dtype=np.int32)
-    bounds = pa.array(np.arange(n_items + 1, dtype=np.int32) * dims)
     items = {
         "item_id": pa.array(index).cast(pa.string()),
         "item_index": index,
         "n_train": np.ones(n_items, np.int64),
-        "vector": pa.ListArray.from_arrays(bounds, pa.array(vectors_id.reshape(-1))),
+        "vector": make_lists(vectors_id),
         "bias": np.zeros(n_items),
     }
     pq.write_table(pa.table(items), folder / "items.parquet")
@@ -257,7 +257,7 @@ def watch_workers(peaks: dict[str, int], name: str) -> Iterator[None]:
 
     def sample() -> None:
         while not ended.wait(0.1):
-            peaks[name] = max(peaks.get(name, 0), largest_own_memory())
+            peaks[name] = max(peaks.get(name, 0), find_largest_worker("RssAnon"))
 
     watcher = threading.Thread(target=sample, daemon=True)
     watcher.start()
@@ -266,18 +266,6 @@ def watch_workers(peaks: dict[str, int], name: str) -> Iterator[None]:
     finally:
         ended.set()
         watcher.join()
-
-
-def largest_own_memory() -> int:
-    """Return the largest Python worker's bytes, without mapped files."""
-    sizes = [0]
-    for process in list_tree():
-        place = Path(f"/proc/{process.pid}")
-        with suppress(OSError):
-            if b"pyspark.daemon" in (place / "cmdline").read_bytes():
-                lines = (place / "status").read_text().splitlines()
-                sizes += [int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon")]
-    return max(sizes)
 
 
 def measure_libraries() -> int:

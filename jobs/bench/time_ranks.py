@@ -144,9 +144,11 @@ def write_parquet(folder: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    from recbench_spark.metrics.list_rows import make_lists
+
     users_ud, items_id = np.load(folder / "users.npy"), np.load(folder / "items.npy")
     lists = np.load(folder / "lists.npz")
-    columns = {"user_id": pa.array(np.arange(len(users_ud))), "vector": vectors(users_ud)}
+    columns = {"user_id": pa.array(np.arange(len(users_ud))), "vector": make_lists(users_ud)}
     for name in ("masked", "truth"):
         offsets = pa.array(lists[f"{name}_offsets"], pa.int32())
         columns[name] = pa.ListArray.from_arrays(offsets, pa.array(lists[name], pa.int32()))
@@ -154,16 +156,8 @@ def write_parquet(folder: Path) -> None:
     index = np.arange(len(items_id), dtype=np.int32)
     item_ids = pa.array(map(str, index), pa.string())
     bias = pa.array(np.zeros(len(index)))
-    catalogue = {"item_id": item_ids, "item_index": index, "vector": vectors(items_id), "bias": bias}
+    catalogue = {"item_id": item_ids, "item_index": index, "vector": make_lists(items_id), "bias": bias}
     pq.write_table(pa.table(catalogue), folder / "items.parquet", row_group_size=10_000)
-
-
-def vectors(rows_nd: Any) -> Any:
-    """Return a list of float32 for each row."""
-    import pyarrow as pa
-
-    offsets = pa.array(np.arange(len(rows_nd) + 1, dtype=np.int32) * rows_nd.shape[1])
-    return pa.ListArray.from_arrays(offsets, pa.array(rows_nd.ravel()))
 
 
 def mllib(folder: Path, k: int) -> System:

@@ -37,7 +37,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from jobs.bench.harness import append_rows
+from jobs.bench.harness import append_rows, format_markdown
 from jobs.studies.item_graphs import build_bipartite, build_walk_graph
 from recbench_spark import cli
 from recbench_spark.analyses.comparisons.kernels.significance import student_half_width
@@ -280,13 +280,13 @@ def format_summary(lines: list[dict[str, Any]]) -> str:
     The table is Markdown; differences are within a seed.
     """
     head = ["kind", "dropout", *REPORT_COLUMNS, *(f"{name}, to no dropout" for name in DIFFERENCE_COLUMNS)]
-    rows = [head, ["---"] * len(head)]
+    rows = []
     for kind, share in dict.fromkeys((line["kind"], line["dropout"]) for line in lines):
         own = [line for line in lines if (line["kind"], line["dropout"]) == (kind, share)]
         cells = [f"{np.mean([line[name] for line in own]):.3f}" for name in REPORT_COLUMNS]
         differences = (relative_difference(lines, own, name) for name in DIFFERENCE_COLUMNS)
         rows.append([kind, f"{share:g}", *cells, *differences])
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return format_markdown(head, rows)
 
 
 def relative_difference(lines: list[dict[str, Any]], own: list[dict[str, Any]], name: str) -> str:

@@ -10,21 +10,23 @@ Axes: r rows, p tested pairs, u users, i items, d dimensions.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
 
 from recbench_spark.config import Benchmark, Dataset, ModelConfig, PopularModel, digest
 from recbench_spark.core.arrays import Bools, Floats, Ints
 from recbench_spark.core.hashed_ids import hash_ids
 from recbench_spark.core.revisions import select_revisions
-from recbench_spark.errors import ConfigError, DataError
+from recbench_spark.engine.local import LocalEngine
+from recbench_spark.errors import ConfigError
 from recbench_spark.models.fits.logs import index_ids
 from recbench_spark.models.rating import registry
 from recbench_spark.models.rating.interface import Ratings, ScoringModel, check_ratings
@@ -34,6 +36,8 @@ from recbench_spark.models.rating.sgd import RatingFactorModel
 from recbench_spark.ranking.kernels.positives import ItemLists
 from recbench_spark.ranking.kernels.rankings import Rankings, mark_relevant
 from recbench_spark.ranking.kernels.scorers import BlockScorer, DotScorer, Scorer, UserBlock, count_ranks
+from recbench_spark.sources.log_sources import open_raw_log
+from recbench_spark.sources.opened_logs import check_log, fill_columns
 from recbench_spark.splits.labels import label_rows
 from recbench_spark.splits.pairs import OPEN_LOOP
 from recbench_spark.splits.rules import make_rule
@@ -41,14 +45,6 @@ from recbench_spark.storage.publish import replace_file
 
 TRAIN, VALID, TEST = "train", "valid", "test"
 PARTS = (TRAIN, VALID, TEST, OPEN_LOOP)
-LOOP_FILES = {
-    "coat": {TRAIN: "train.ascii", OPEN_LOOP: "test.ascii"},
-    "yahoo_r3": {
-        TRAIN: "ydata-ymusic-rating-study-*-train.txt",
-        OPEN_LOOP: "ydata-ymusic-rating-study-*-test.txt",
-    },
-}
-"""Files of the closed and open loops, by reader."""
 
 ARRAYS = ("offsets", "relevance", "above", "tied", "before", "length")
 """Fields of `Rankings`, as stored."""
@@ -58,69 +54,17 @@ ARRAYS = ("offsets", "relevance", "above", "tied", "before", "length")
 
 
 def read_rows(dataset: Dataset) -> pa.Table:
-    """Read a log: Coat, Yahoo R3 or MovieLens 1M.
+    """Read a log as a night does.
 
-    The columns are user_id, item_id, rating, event_time and part. A closed row's part is NULL where the
-    split divides the closed loop, as in a night.
+    The columns are those of `INTERACTIONS`. A closed row's part is NULL where the split divides the closed
+    loop.
 
     Raises:
-        ConfigError: another reader, or no such file.
-        DataError: lines with unequal length, or texts in place of numbers.
+        FallbackToSpark: only Spark reads it. ConfigError, DataError: it cannot be read.
     """
-    folder = Path(str(dataset.path))
-    if dataset.reader == "movielens_1m":
-        return _read_movielens(folder)
-    if dataset.reader not in LOOP_FILES:
-        raise ConfigError(
-            f"reader '{dataset.reader}' needs Spark",
-            f"recbench nightly runs the same file; here: movielens_1m, {', '.join(LOOP_FILES)}",
-        )
-    undivided = TRAIN if dataset.closed_loop == "split" else None
-    tables = []
-    for part, name in LOOP_FILES[dataset.reader].items():
-        numbers = _read_numbers(_find_file(folder, name))
-        columns: list[npt.NDArray[Any]] = [numbers[:, n] for n in range(3)]
-        if dataset.reader == "coat":
-            columns = [*np.nonzero(numbers), numbers[numbers != 0]]
-        tables.append(_make_rows(columns, None if part == undivided else part))
-    return pa.concat_tables(tables)
-
-
-def _read_numbers(file: Path) -> Floats:
-    try:
-        return np.loadtxt(file, ndmin=2)
-    except ValueError as error:
-        raise DataError(f"{file}: {error}", "numbers, as many in each line as in the first one") from None
-
-
-def _find_file(folder: Path, pattern: str) -> Path:
-    files = sorted(folder.glob(pattern))
-    if not files:
-        raise ConfigError(f"there is no file {folder / pattern}", "--set dataset.path=FOLDER")
-    return files[0]
-
-
-def _read_movielens(folder: Path) -> pa.Table:
-    official = folder / "ratings.dat"
-    if official.is_file():
-        table = pd.read_csv(official, sep="::", engine="python", header=None)
-        return _make_rows([table[n].to_numpy() for n in range(3)], None)
-    table = pd.read_csv(_find_file(folder, "ratings.tsv.gz"), sep="\t")
-    return _make_rows([table[name].to_numpy() for name in ("user", "item", "rating")], None)
-
-
-def _make_rows(columns: Sequence[npt.NDArray[Any]], part: str | None) -> pa.Table:
-    """Make a log from users, items and ratings."""
-    users_r, items_r, ratings_r = columns
-    return pa.table(
-        {
-            "user_id": pa.array(users_r.astype(np.int64)).cast(pa.string()),
-            "item_id": pa.array(items_r.astype(np.int64)).cast(pa.string()),
-            "rating": pa.array(ratings_r.astype(np.float64)),
-            "event_time": pa.nulls(len(users_r), pa.int64()),
-            "part": pa.array([part] * len(users_r), pa.string()),
-        }
-    )
+    with TemporaryDirectory() as scratch:
+        rows = fill_columns(check_log(open_raw_log(dataset), dataset, LocalEngine(scratch)))
+        return pa.concat_tables(chain.from_iterable(rows.each(rows.names, list)))
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from jobs.bench.harness import append_rows
+from jobs.bench.harness import append_rows, format_markdown
 from jobs.studies.item_graphs import build_bipartite, build_visit_graph, find_visited_items
 from jobs.studies.layerwise import embed_by_layer
 from jobs.studies.liked_movies import log_degree, read_movies
@@ -424,12 +424,6 @@ def format_interval(values: list[float], form: str = ".4g") -> str:
     if len(values) < 2:
         return "".join(f"{v:{form}}" for v in values)
     return f"{np.mean(values):{form}} ± {student_half_width(values):.2g}"
-
-
-def format_markdown(head: list[str], lines: list[list[str]]) -> str:
-    """Format a Markdown table."""
-    rows = [head, ["---"] * len(head), *lines]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 def group_by_variant(rows: list[dict[str, Any]]) -> dict[str, dict[int, dict[str, Any]]]:

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jobs.bench.harness import append_rows
+from jobs.bench.harness import append_rows, format_markdown
 from jobs.studies.answers import AnswerPlan, Questions, fit_answers, measure_error
 from jobs.studies.question_worlds import TASKS, QuestionSet, number_stories, write_stories
 from recbench_spark import cli
@@ -244,17 +244,15 @@ def make_table(lines: list[dict[str, Any]]) -> str:
     Rows are tyings with a number of hops; columns are tasks.
     """
     tasks = [str(task) for task in TASKS if any(str(task) in line["test_errors"] for line in lines)]
-    rows = [["tying", "hops", "seeds", *(f"task {task}" for task in tasks)]]
-    rows.append(["---"] * len(rows[0]))
     guesses = {task: error for line in lines for task, error in line["guesses"].items()}
-    rows.append(["guess", "", "", *(f"{100 * guesses[task]:.1f}" for task in tasks)])
+    rows = [["guess", "", "", *(f"{100 * guesses[task]:.1f}" for task in tasks)]]
     for tying, hops in sorted({(line["tying"], line["hops"]) for line in lines}):
         own = [line for line in lines if (line["tying"], line["hops"]) == (tying, hops)]
         by_task = [[line for line in own if task in line["test_errors"]] for task in tasks]
         counts = sorted({len(part) for part in by_task if part})
         cells = [format_errors(part, task) for part, task in zip(by_task, tasks, strict=True)]
         rows.append([tying, str(hops), " to ".join(map(str, counts[:: len(counts) - 1 or 1])), *cells])
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    return format_markdown(["tying", "hops", "seeds", *(f"task {task}" for task in tasks)], rows)
 
 
 def format_errors(lines: list[dict[str, Any]], task: str) -> str:

@@ -29,6 +29,7 @@ from recbench_spark.core.arrays import Floats, Ints
 from recbench_spark.errors import DataError, RecbenchError
 from recbench_spark.models.rating.draws import draw_held_out
 from recbench_spark.ranking.kernels.rankings import Rankings
+from recbench_spark.sources.log_sources import LOOPS
 from recbench_spark.splits.pairs import OPEN_LOOP
 from recbench_spark.tuning.search import apply_setting
 
@@ -99,7 +100,7 @@ def prepare_seed(benchmark: Benchmark, seed: int, folder: Path | None = None) ->
     """
     closed_night, open_night = seed_closed_loop(benchmark, seed), seed_open_loop(benchmark, seed)
     closed = loops.label_log(loops.read_rows(closed_night.dataset), closed_night)
-    has_open_loop = benchmark.dataset.reader in loops.LOOP_FILES
+    has_open_loop = benchmark.dataset.reader in LOOPS
     opened = loops.label_log(loops.read_rows(open_night.dataset), open_night) if has_open_loop else None
     evaluation = closed_night.evaluation
     counts = closed.count_items(loops.TRAIN, loops.TEST), closed.count_items(loops.TRAIN)
@@ -215,18 +216,15 @@ def rank_model(model: ModelConfig, log: loops.LoopLog, part: str, work: SeedWork
 
 
 def run_models(
-    models: Sequence[ModelConfig], work: SeedWork, processes: int
-) -> Iterator[ModelResult | ModelFailure]:
+    models: Sequence[ModelConfig],
+    work: SeedWork,
+    processes: int,
+    function: Callable[[ModelConfig], Any] = study_model,
+) -> Iterator[Any]:
     """Study models beside each other, in order.
 
     One process means this one.
     """
-    yield from _map_models(study_model, models, work, processes)
-
-
-def _map_models(
-    function: Callable[[ModelConfig], Any], models: Sequence[ModelConfig], work: SeedWork, processes: int
-) -> Iterator[Any]:
     if processes == 1:
         _start_process(work)
         yield from map(function, models)
@@ -343,7 +341,7 @@ def search_settings(
     inner = SeedWork(hold_rows_out(work.closed, search.share, search.seed), None, plan, work.folder)
     tried = [apply_setting(by_name[name], setting) for name, setting in trials]
     best: dict[str, tuple[Setting, float]] = {}
-    for (name, setting), value in zip(trials, _map_models(try_model, tried, inner, processes), strict=True):
+    for (name, setting), value in zip(trials, run_models(tried, inner, processes, try_model), strict=True):
         if np.isfinite(value) and value > best.get(name, ({}, -np.inf))[1]:
             best[name] = setting, value
     return best

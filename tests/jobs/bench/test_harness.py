@@ -47,7 +47,6 @@ def test_the_peak_of_a_tree_is_sampled() -> None:
     run = harness.run_process([sys.executable, "-c", PARENT, HOLDER], sample_every=0.05)
     assert run.code == 0 and 80_000_000 < run.peak < 250_000_000
     assert 80_000_000 < max(run.largest.values()) <= run.peak
-    assert harness.measure_memory() > 10_000_000
     assert harness.list_tree(2**22 + 1) == []  # no such process
 
 
