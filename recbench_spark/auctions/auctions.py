@@ -166,7 +166,7 @@ def _is_position(position: Floats) -> Bools:
     return mask
 
 
-def _find_auction_problems(converted: ConvertedRows) -> dict[str, Bools]:
+def find_auction_problems(converted: ConvertedRows) -> dict[str, Bools]:
     """Mask mistakes which need a whole auction."""
     columns = converted.columns
     shown = ~columns["no_position"].astype(bool) & _is_position(columns["position"])
@@ -282,7 +282,7 @@ def find_bad_rows(
         place_r: (r,) the rows' rising places in the log; None: the rows are the log.
         most: most rejects.
     """
-    masks = _find_row_problems(converted) | _find_auction_problems(converted)
+    masks = _find_row_problems(converted) | find_auction_problems(converted)
     bad_r = np.any(list(masks.values()), axis=0)
     auction_r = converted.ids["auction_id"][1]
     good = ~np.isin(auction_r, auction_r[bad_r]) & (auction_r >= 0)
@@ -340,11 +340,6 @@ def unpack_rows(packed: pa.Table, numeric_ads: bool, where: str) -> ConvertedRow
     }
     columns["no_position"] = columns["position"] == 0
     return ConvertedRows(read_ids(packed, rules, where), columns)
-
-
-def has_bad_auctions(converted: ConvertedRows) -> bool:
-    """Return whether an auction as a whole has a mistake."""
-    return bool(np.any(list(_find_auction_problems(converted).values())))
 
 
 def sort_rows(

@@ -24,8 +24,8 @@ from recbench_spark.auctions.auction_values import ID_COLUMNS, RowRules, convert
 from recbench_spark.auctions.auctions import (
     BadRows,
     count_shown_rejects,
+    find_auction_problems,
     find_bad_rows,
-    has_bad_auctions,
     make_reach_error,
     name_columns,
     pack_rows,
@@ -315,7 +315,7 @@ def _write_part(
         yield problems, False, 0
         return
     converted = unpack_rows(rows, bool(source.rules.numeric_ads), source.where)
-    if problems or has_bad_auctions(converted):
+    if problems or np.any(list(find_auction_problems(converted).values())):
         yield problems, True, 0
         return
     log = sort_rows(converted, np.ones(rows.num_rows, bool))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -41,40 +42,26 @@ def count_part(part: LoggedPart) -> Sums:
     return totals.shown_s, totals.clicks_s, links, queries
 
 
-@dataclass(frozen=True, eq=False)
-class CurvePass:
-    """Pass for the derivatives of the curve's likelihood.
+def derive_part(part: LoggedPart, set_s: Ints, log_theta: Floats) -> Sums:
+    """Return a part's derivatives of the curve's likelihood.
 
     The derivatives have the shapes (s,) and (s, s).
     """
-
-    set_s: Ints
-    log_theta: Floats
-
-    def __call__(self, part: LoggedPart) -> Sums:
-        """Return a part's derivatives."""
-        return part.auctions.derive_curve(self.set_s, self.log_theta)
+    return part.auctions.derive_curve(set_s, log_theta)
 
 
-@dataclass(frozen=True, eq=False)
-class LogPass:
-    """Pass for the logged policy: (c,) and (b, c).
+def sum_logged_policy(
+    part: LoggedPart, set_s: Ints, log_theta: Floats, bootstrap: Bootstrap, by_user: bool
+) -> Sums:
+    """Return a part's sums for the logged policy: (c,) and (b, c).
 
     The first are sums over queries, the second replicates.
     """
-
-    set_s: Ints
-    log_theta: Floats
-    bootstrap: Bootstrap
-    by_user: bool = False
-
-    def __call__(self, part: LoggedPart) -> Sums:
-        """Return a part's sums."""
-        auctions = part.auctions
-        rows, units = auctions.log_columns(self.set_s, self.log_theta), None
-        if self.by_user:
-            units = auctions.users.add_log(auctions.counts, self.set_s, np.exp(self.log_theta))
-        return _sum_rows(part, rows, self.bootstrap, units)
+    auctions = part.auctions
+    rows, units = auctions.log_columns(set_s, log_theta), None
+    if by_user:
+        units = auctions.users.add_log(auctions.counts, set_s, np.exp(log_theta))
+    return _sum_rows(part, rows, bootstrap, units)
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,7 +184,8 @@ def add_up_log(log: AuctionLogParts, settings: ReplaySettings) -> LogArrays:
     set_s, log_theta = _fit_curve(log, SlotTotals(shown, clicks), links > 0, settings.curve)
     by_user = settings.resample == "user"
     units = count_users(log) if by_user else queries
-    sums, boot = log.add(LogPass(set_s, log_theta, settings.bootstrap, by_user))
+    work = partial(sum_logged_policy, set_s=set_s, log_theta=log_theta, by_user=by_user)
+    sums, boot = log.add(partial(work, bootstrap=settings.bootstrap))
     return queries, units, set_s, log_theta, sums, boot
 
 
@@ -214,6 +202,7 @@ def _fit_curve(log: AuctionLogParts, totals: SlotTotals, links: Bools, kind: str
     set_s = position_curve.find_connected_sets(links)
 
     def derive(log_theta: Floats) -> position_curve.CurveDerivatives:
-        return position_curve.CurveDerivatives(*log.add(CurvePass(set_s, log_theta)))
+        work = partial(derive_part, set_s=set_s, log_theta=log_theta)
+        return position_curve.CurveDerivatives(*log.add(work))
 
     return set_s, position_curve.fit_curve(derive, set_s)

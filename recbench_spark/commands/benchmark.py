@@ -132,7 +132,11 @@ def select_models(benchmark: Benchmark, names: str | None) -> list[ModelConfig]:
     Raises:
         ConfigError: the file has no rating model with such a name.
     """
-    candidates = {model.name: model for model in benchmark.models if is_rating_model(model)}
+    candidates = {
+        model.name: model
+        for model in benchmark.models
+        if gives_ratings(model) or (isinstance(model, MllibAlsModel) and not model.implicit)
+    }
     if not candidates:
         raise ConfigError(
             f"benchmark {benchmark.name} has no rating model",
@@ -140,14 +144,6 @@ def select_models(benchmark: Benchmark, names: str | None) -> list[ModelConfig]:
         )
     selected = cli.parse_names(names, "--models", candidates) if names else tuple(candidates)
     return [candidates[name] for name in selected]
-
-
-def is_rating_model(model: ModelConfig) -> bool:
-    """Return whether a model predicts ratings and fits here.
-
-    One task fits it, or Spark itself.
-    """
-    return gives_ratings(model) or (isinstance(model, MllibAlsModel) and not model.implicit)
 
 
 def check_folds(benchmark: Benchmark, folds: Sequence[int]) -> None:

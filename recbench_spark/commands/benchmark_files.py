@@ -120,9 +120,8 @@ def _write_dataset(described: LogDescription) -> list[str]:
     if bad:
         lines.append(f"  bad_rows: reject # {bad}: left out, counted, kept in the table rejects")
     taken = {one.name for one in chosen.columns.values()}
-    others = [one for one in described.columns if _is_category(one) and one.name not in taken]
-    if others:
-        one = others[0]
+    others = (one for one in described.columns if 1 < one.distinct <= 20 and not one.numbers)
+    if one := next((one for one in others if one.name not in taken), None):
         lines.append(f"  # attributes: [{_text(one.name)}] # kept for slices; it has {_comment(one)}")
     return lines
 
@@ -161,10 +160,6 @@ def _count_bad_rows(described: LogDescription, chosen: ChosenColumns) -> str:
     parts = [f"{broken:,} lines that are no rows"] if broken else []
     gaps = [one for one in chosen.columns.values() if one.present < rows]
     return ", ".join([*parts, *(f"{rows - one.present:,} rows without {one.name}" for one in gaps)])
-
-
-def _is_category(column: ColumnFacts) -> bool:
-    return 1 < column.distinct <= 20 and not column.numbers
 
 
 def _comment(column: ColumnFacts) -> str:

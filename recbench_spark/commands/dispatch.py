@@ -86,13 +86,10 @@ def make_parser(name: str) -> Parser:
 
 def list_commands() -> dict[str, str]:
     """Return each command's first sentence by name, without imports."""
-    files = [file for file in resources.files(__package__ or "").iterdir() if _is_python(file.name)]
+    own, folder = Path(__file__).name, resources.files(__package__ or "")
+    files = [file for file in folder.iterdir() if file.name.endswith(".py") and file.name != own]
     texts = {Path(file.name).stem.replace("_", "-"): file.read_text("utf-8") for file in files}
     return {name: _read_summary(text) for name, text in sorted(texts.items()) if PARSER.search(text)}
-
-
-def _is_python(name: str) -> bool:
-    return name.endswith(".py") and name != Path(__file__).name
 
 
 def _read_summary(text: str) -> str:

@@ -62,11 +62,6 @@ class NeighbourFile(NamedTuple):
     neighbours: int
 
 
-def adjacency_bytes(graph: Graph) -> int:
-    """Return the bytes a host maps for local walks."""
-    return 8 * (graph.nodes + 1) + 4 * graph.edges
-
-
 ADJACENCY = ("walk-indptr", "walk-src")
 """Arrays with all blocks' adjacency end to end.
 

@@ -26,7 +26,6 @@ from recbench_spark.graphs.local_walks import (
     NeighbourFile,
     WalkTable,
     WalkWay,
-    adjacency_bytes,
     walk_locally,
     write_lists,
 )
@@ -66,7 +65,7 @@ def choose_walk_method(graph: Graph, requested: str) -> WalkMethod:
     A requested way is taken. By default the way is `local` where the adjacency fits into this host's
     memory, else `join`.
     """
-    needs = adjacency_bytes(graph) / 2**30
+    needs = (8 * (graph.nodes + 1) + 4 * graph.edges) / 2**30
     has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     fits = needs < MAPPED_SHARE * has
     way: WalkWay = "local" if requested == "local" or (requested == "auto" and fits) else "join"

@@ -14,6 +14,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -126,51 +127,17 @@ class RatingFolder(RoundedFolder):
 
 
 @dataclass(frozen=True)
-class ConfidenceFolder(RoundedFolder):
-    """Folds users into implicit ALS.
-
-    Liked rows have strength 1 and confidence 1 + alpha.
-
-    Attributes:
-        how: ridge, confidence and threshold.
-        factors_id: (i, d) item vectors; zeros for items unknown to training.
-        known_i: items known to training.
-        spectrum: eigenbasis of all item vectors (weight 1).
-    """
-
-    how: ConfidenceFoldIn
-    factors_id: Floats | Floats32
-    known_i: Bools
-    spectrum: ItemSpectrum
-
-    def solve(self, offsets: Ints, items: Ints, ratings: Floats) -> tuple[Floats, Bools]:
-        """Solve all prefixes of liked rows."""
-        used_p = mark_known_items(self.known_i, items) & mark_relevant(ratings, self.how.threshold)
-        liked_r = items[used_p]
-
-        def solve_used(offsets: Ints) -> Floats:
-            ridge_n = ridge_per_rating(self.how.regulariser, _longest(offsets), self.how.frequency)
-            arrays = (offsets, liked_r, np.ones(len(liked_r)), self.factors_id, self.spectrum)
-            return fold_in_implicit_prefixes(*arrays, ridge_n=ridge_n, alpha=self.how.alpha)
-
-        return fold_used_rows(offsets, used_p, self.factors_id.shape[1], solve_used)
-
-
-@dataclass(frozen=True)
-class PairFolder(RoundedFolder):
-    """Folds users into pair models: iALS as fitted, or any vectors.
-
-    For MF-BPR, LightGCN and vectors from teams, `unobserved_weight` and `regulariser` are settings of the
-    fold-in alone; search them on validation users.
+class LikedFolder(RoundedFolder):
+    """Base for folders of liked rows.
 
     Attributes:
         how: weights, ridge and threshold.
         factors_id: (i, d) item vectors; zeros for items unknown to training.
         known_i: items known to training.
-        spectrum: eigenbasis of all item vectors, with the weight `unobserved_weight`.
+        spectrum: eigenbasis of all item vectors, with the weight of an unobserved pair.
     """
 
-    how: PairFoldIn
+    how: ConfidenceFoldIn | PairFoldIn
     factors_id: Floats | Floats32
     known_i: Bools
     spectrum: ItemSpectrum
@@ -178,16 +145,47 @@ class PairFolder(RoundedFolder):
     def solve(self, offsets: Ints, items: Ints, ratings: Floats) -> tuple[Floats, Bools]:
         """Solve all prefixes of liked rows."""
         used_p = mark_known_items(self.known_i, items) & mark_relevant(ratings, self.how.threshold)
-        liked_r = items[used_p]
+        solve_liked = partial(self.solve_liked, items[used_p])
+        return fold_used_rows(offsets, used_p, self.factors_id.shape[1], solve_liked)
+
+    @abstractmethod
+    def solve_liked(self, liked_r: Ints, offsets: Ints) -> Floats:
+        """Solve all prefixes of rows that are all liked."""
+
+
+@dataclass(frozen=True)
+class ConfidenceFolder(LikedFolder):
+    """Folds users into implicit ALS.
+
+    Liked rows have strength 1 and confidence 1 + alpha; the spectrum's weight is 1.
+    """
+
+    how: ConfidenceFoldIn
+
+    def solve_liked(self, liked_r: Ints, offsets: Ints) -> Floats:
+        """Solve all prefixes of rows that are all liked."""
+        ridge_n = ridge_per_rating(self.how.regulariser, _longest(offsets), self.how.frequency)
+        arrays = (offsets, liked_r, np.ones(len(liked_r)), self.factors_id, self.spectrum)
+        return fold_in_implicit_prefixes(*arrays, ridge_n=ridge_n, alpha=self.how.alpha)
+
+
+@dataclass(frozen=True)
+class PairFolder(LikedFolder):
+    """Folds users into pair models: iALS as fitted, or any vectors.
+
+    For MF-BPR, LightGCN and vectors from teams, `unobserved_weight` and `regulariser` are settings of the
+    fold-in alone; search them on validation users.
+    """
+
+    how: PairFoldIn
+
+    def solve_liked(self, liked_r: Ints, offsets: Ints) -> Floats:
+        """Solve all prefixes of rows that are all liked."""
         how, n_items = self.how, self.how.items
         n_items = int(self.known_i.sum()) if n_items is None else n_items
-
-        def solve_used(offsets: Ints) -> Floats:
-            strengths = n_items, how.unobserved_weight, how.frequency
-            ridge_n = ridge_by_frequency(how.regulariser, _longest(offsets), *strengths)
-            return fold_in_ials_prefixes(offsets, liked_r, self.factors_id, self.spectrum, ridge_n)
-
-        return fold_used_rows(offsets, used_p, self.factors_id.shape[1], solve_used)
+        strengths = n_items, how.unobserved_weight, how.frequency
+        ridge_n = ridge_by_frequency(how.regulariser, _longest(offsets), *strengths)
+        return fold_in_ials_prefixes(offsets, liked_r, self.factors_id, self.spectrum, ridge_n)
 
 
 def _longest(offsets: Ints) -> int:

@@ -28,7 +28,7 @@ from recbench_spark.reports.facts import (
     Number,
     ReportedMeasure,
 )
-from recbench_spark.reports.frame_values import PART_ORDER, order_key
+from recbench_spark.reports.frame_values import PART_ORDER, order_key, read_real
 from recbench_spark.reports.phrases import note_on_estimators
 
 SLICE_ORDER = ("head", "torso", "tail", "cold")
@@ -347,7 +347,7 @@ def _agreement(values: Estimates, truth: Estimates) -> float | None:
     The result is None below two models.
     """
     pairs = _common_values(values, truth)
-    return _none_if_nan(kendall_tau_b(pairs[:, 0], pairs[:, 1])) if len(pairs) > 1 else None
+    return read_real(kendall_tau_b(pairs[:, 0], pairs[:, 1])) if len(pairs) > 1 else None
 
 
 def _agreement_p_value(values: Estimates, holdout: Estimates, truth: Estimates) -> float | None:
@@ -356,7 +356,7 @@ def _agreement_p_value(values: Estimates, holdout: Estimates, truth: Estimates) 
     The lead is over the holdout, in agreement with the truth.
     """
     own, other, open_loop = _common_values(values, holdout, truth).T
-    return _none_if_nan(swap_orders(own, other, open_loop))
+    return read_real(swap_orders(own, other, open_loop))
 
 
 def _common_values(*estimates: Estimates) -> Floats:
@@ -366,7 +366,3 @@ def _common_values(*estimates: Estimates) -> Floats:
     table = table.reshape(len(names), len(estimates))
     common: Floats = table[np.isfinite(table).all(axis=1)]
     return common
-
-
-def _none_if_nan(value: float) -> float | None:
-    return None if math.isnan(value) else value

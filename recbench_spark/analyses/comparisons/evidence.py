@@ -96,7 +96,8 @@ def add_evidence(plan: ComparisonPlan, results: pa.Table) -> pa.Table:
     nights.
     """
     rows = results.select(["kind", "part", "seen_gains", "seen_falls", *COUNTED.names[1:]]).to_pylist()
-    e_x, fall_x = (np.array([measure(row) for row in rows]) for measure in (_weigh_difference, _weigh_fall))
+    columns = (("bet_gains", "seen_gains"), ("fall_gains", "seen_falls"))
+    e_x, fall_x = (np.array([_weigh(row, *names) for row in rows]) for names in columns)
     nights_x = np.array([1 if row["kind"] == "pair" else plan.nights for row in rows])
     found_x = betting.adjust_evidence(fall_x / nights_x)
     adjusted_x = np.full(len(rows), np.nan)
@@ -110,13 +111,7 @@ def add_evidence(plan: ComparisonPlan, results: pa.Table) -> pa.Table:
     return results.set_column(place, "regressed", pc.or_(results.column("regressed"), alarms))
 
 
-def _weigh_difference(row: Mapping[str, Any]) -> float:
-    if row["bet_gains"] is None:
+def _weigh(row: Mapping[str, Any], tonight: str, before: str) -> float:
+    if row[tonight] is None:
         return np.nan
-    return float(betting.measure_evidence(np.asarray(row["bet_gains"]) + (row["seen_gains"] or 0.0)))
-
-
-def _weigh_fall(row: Mapping[str, Any]) -> float:
-    if row["fall_gains"] is None:
-        return np.nan
-    return float(betting.measure_evidence(np.asarray(row["fall_gains"]) + (row["seen_falls"] or 0.0)))
+    return float(betting.measure_evidence(np.asarray(row[tonight]) + (row[before] or 0.0)))

@@ -19,14 +19,6 @@ in any order, with an error below 5e-10 clicks for each ad shown.
 """
 
 
-def count_log_columns(slots: int) -> int:
-    """Return the number of columns in a log's sums.
-
-    See `auction_parts.LogColumns`.
-    """
-    return 2 + 3 * slots + slots * (slots + 1) // 2
-
-
 @dataclass(frozen=True)
 class ImpressionCounts:
     """Pairs' impressions and clicks by slot, int32 (g, s) each."""

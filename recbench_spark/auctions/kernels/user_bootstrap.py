@@ -29,7 +29,7 @@ from recbench_spark.auctions.kernels.click_estimates import (
     estimate_clicks,
     scale_value,
 )
-from recbench_spark.auctions.kernels.counts import UNIT, ImpressionCounts, count_log_columns
+from recbench_spark.auctions.kernels.counts import UNIT, ImpressionCounts
 from recbench_spark.auctions.kernels.position_curve import fill_shares
 from recbench_spark.core.arrays import Floats, Ints, Ints32
 from recbench_spark.core.compiling import compile_kernel
@@ -61,7 +61,8 @@ class UserRows:
         The result is int64 (u, c): see `auction_parts.LogColumns`.
         """
         slots = len(set_s)
-        sums = np.zeros((len(self.key_u), count_log_columns(slots)), dtype=np.int64)
+        width = 2 + 3 * slots + slots * (slots + 1) // 2
+        sums = np.zeros((len(self.key_u), width), dtype=np.int64)
         sums[:, 0] = self.auctions_u * np.int64(UNIT)
         log = (counts.shown_gs, counts.clicks_gs, theta_s, set_s)
         _add_impressions(self.impressions, log, self.corrected, sums)

@@ -80,10 +80,9 @@ def sum_sources(kind: Aggregator, csr: Csr, z: Vectors) -> npt.NDArray[np.float3
     args = (readonly(csr.indptr), readonly(csr.src), view_flat(z), dims, out.reshape(-1))
     if kind == "max":
         _max(*args)
-    elif kind == "importance" and csr.weight is not None:
-        _sum_weighted(*args, readonly(csr.weight))
     else:
-        _sum(*args)
+        weight = csr.weight if kind == "importance" else None
+        _sum(*args, readonly(np.empty(0, np.float32) if weight is None else weight))
     return out
 
 
@@ -130,22 +129,25 @@ def finish_sums(
 
 
 @compile_kernel
-def _sum(indptr: Any, src: Any, x: Any, d: int, out: Any) -> None:
+def _sum(indptr: Any, src: Any, x: Any, d: int, out: Any, weight: Any) -> None:
     part = np.empty(d, np.float32)
     for r in range(len(indptr) - 1):
         a, b = indptr[r], indptr[r + 1]
         if b - a <= SEGMENT:
-            _sum_edges(src, x, d, out, r * d, a, b)
+            _sum_edges(src, x, d, out, r * d, weight, a, b)
             continue
         for begin in range(a, b, SEGMENT):
             part[:] = 0
-            _sum_edges(src, x, d, part, 0, begin, min(begin + SEGMENT, b))
+            _sum_edges(src, x, d, part, 0, weight, begin, min(begin + SEGMENT, b))
             for j in range(d):
                 out[r * d + j] += part[j]
 
 
 @compile_kernel
-def _sum_edges(src: Any, x: Any, d: int, out: Any, at: int, a: int, b: int) -> None:
+def _sum_edges(src: Any, x: Any, d: int, out: Any, at: int, weight: Any, a: int, b: int) -> None:
+    if len(weight):
+        _sum_weighted_edges(src, x, d, out, at, weight, a, b)
+        return
     column = 0
     while column + 128 <= d:
         sum_row_8(out, at + column, x, column, d, src, x, a, b)
@@ -159,21 +161,6 @@ def _sum_edges(src: Any, x: Any, d: int, out: Any, at: int, a: int, b: int) -> N
     for j in range(column, d):
         for e in range(a, b):
             out[at + j] += as_single(x[np.int64(src[e]) * d + j])
-
-
-@compile_kernel
-def _sum_weighted(indptr: Any, src: Any, x: Any, d: int, out: Any, weight: Any) -> None:
-    part = np.empty(d, np.float32)
-    for r in range(len(indptr) - 1):
-        a, b = indptr[r], indptr[r + 1]
-        if b - a <= SEGMENT:
-            _sum_weighted_edges(src, x, d, out, r * d, weight, a, b)
-            continue
-        for begin in range(a, b, SEGMENT):
-            part[:] = 0
-            _sum_weighted_edges(src, x, d, part, 0, weight, begin, min(begin + SEGMENT, b))
-            for j in range(d):
-                out[r * d + j] += part[j]
 
 
 @compile_kernel

@@ -29,7 +29,7 @@ def sum_rows(indptr: Array, place_e: Array, weight_e: Array | None, z: Array) ->
         z: (n, m).
     """
     out = np.zeros((len(indptr) - 1, z.shape[1]), z.dtype)
-    _sum_rows(*_prepare_arrays(indptr, place_e, weight_e, z), out)
+    _sum_rows(*_prepare_arrays(indptr, place_e, weight_e, z), out, False)
     return out
 
 
@@ -46,7 +46,7 @@ def sum_rows_gradient(
         rows: n.
     """
     out = np.zeros((rows, grad.shape[1]), grad.dtype)
-    _sum_rows_gradient(*_prepare_arrays(indptr, place_e, weight_e, grad), out)
+    _sum_rows(*_prepare_arrays(indptr, place_e, weight_e, grad), out, True)
     return out
 
 
@@ -80,29 +80,17 @@ def _prepare_arrays(
 
 
 @compile_kernel
-def _sum_rows(indptr: Any, place: Any, weight: Any, z: Any, out: Any) -> None:
-    for r in range(len(out)):
+def _sum_rows(indptr: Any, place: Any, weight: Any, rows: Any, out: Any, back: bool) -> None:
+    """Add rows of sources to destinations; `back`: the other way round."""
+    for r in range(len(indptr) - 1):
         for e in range(indptr[r], indptr[r + 1]):
-            p = place[e]
+            to, p = (place[e], r) if back else (r, place[e])
             if len(weight):
-                for j in range(z.shape[1]):
-                    out[r, j] += weight[e] * z[p, j]
+                for j in range(rows.shape[1]):
+                    out[to, j] += weight[e] * rows[p, j]
             else:
-                for j in range(z.shape[1]):
-                    out[r, j] += z[p, j]
-
-
-@compile_kernel
-def _sum_rows_gradient(indptr: Any, place: Any, weight: Any, grad: Any, out: Any) -> None:
-    for r in range(len(grad)):
-        for e in range(indptr[r], indptr[r + 1]):
-            p = place[e]
-            if len(weight):
-                for j in range(grad.shape[1]):
-                    out[p, j] += weight[e] * grad[r, j]
-            else:
-                for j in range(grad.shape[1]):
-                    out[p, j] += grad[r, j]
+                for j in range(rows.shape[1]):
+                    out[to, j] += rows[p, j]
 
 
 @compile_kernel

@@ -210,22 +210,14 @@ def _assign_blocks(hash_r: Hashes, blocks: int) -> npt.NDArray[np.int32]:
 def build_index(sorted_n: Hashes) -> npt.NDArray[np.int64]:
     """Index sorted hashes by their leading bits, (2^bits + 1,).
 
-    An entry is the first place of the hashes with this prefix.
+    An entry is the first place of the hashes with this prefix, which few hashes share.
 
     Args:
         sorted_n: all hashes, ascending.
     """
-    bits = count_index_bits(len(sorted_n))
+    bits = max(1, int(len(sorted_n) // PER_ENTRY).bit_length())
     firsts = np.arange(1 << bits, dtype=np.uint64) << np.uint64(64 - bits)
     return np.append(np.searchsorted(sorted_n, firsts), len(sorted_n)).astype(np.int64)
-
-
-def count_index_bits(n: int) -> int:
-    """Return how many leading bits the index uses.
-
-    With so many bits few hashes share a prefix.
-    """
-    return max(1, int(n // PER_ENTRY).bit_length())
 
 
 def look_up_hashes(

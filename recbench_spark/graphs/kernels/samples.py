@@ -123,29 +123,6 @@ class Band(NamedTuple):
     fallback: npt.NDArray[np.bool_]
 
 
-def push_pagerank(
-    indptr: Nodes, src: Any, start: int, restart: float, least: float
-) -> tuple[Nodes, npt.NDArray[np.float64]]:
-    """Compute personalised PageRank from a start, by pushes.
-
-    Each value is slightly too small: at the end, every node may still hold unspread mass, at most `least`
-    for each unit of degree. A node without edges gives its mass back to the start.
-
-    Args:
-        indptr: (nodes + 1,) adjacency.
-        src: (edges,) dense ids.
-        start: dense id.
-        restart: probability to end at each step, alpha.
-        least: epsilon.
-
-    Returns:
-        The reached nodes, and their values.
-    """
-    mass, rest, flag = _allocate_state(len(indptr) - 1)
-    reached = _push(readonly(indptr), readonly(src), start, restart, least, mass, rest, flag)
-    return reached, mass[reached]
-
-
 def rank_bands(
     adjacency: tuple[Nodes, Any],
     query_q: Nodes,
@@ -167,8 +144,9 @@ def rank_bands(
         query_q: (q,) dense ids.
         side: first dense id, and the one after the last, of nodes to rank.
         ranks: low and high.
-        restart: see `push_pagerank`.
-        least: see `push_pagerank`.
+        restart: probability to end at each step, alpha.
+        least: epsilon; at the end, every node may still hold unspread mass, at most `least` for each unit
+            of degree. A node without edges gives its mass back to the query.
 
     Raises:
         ConfigError: the ranks are no band.
@@ -177,7 +155,7 @@ def rank_bands(
     if not 1 <= low < high:
         raise ConfigError(f"ranks {low} to {high} are not a band", "e.g. 2000 to 5000")
     indptr, src = (readonly(np.asarray(array)) for array in adjacency)
-    mass, rest, flag = _allocate_state(len(indptr) - 1)
+    mass, rest, flag = (np.zeros(len(indptr) - 1, kind) for kind in (np.float64, np.float64, np.uint8))
     bands, fallback = [], np.zeros(len(query_q), np.bool_)
     for q, start in enumerate(query_q):
         reached = _push(indptr, src, int(start), restart, least, mass, rest, flag)
@@ -189,14 +167,6 @@ def rank_bands(
         bands.append(ranked[begin : high - 1].astype(np.uint32))
     sizes = np.array([len(nodes) for nodes in bands])
     return Band(count_offsets(sizes), np.concatenate([*bands, np.empty(0, np.uint32)]), fallback)
-
-
-def _allocate_state(nodes: int) -> tuple[Any, Any, Any]:
-    """Allocate mass, rest and flag for `_push`.
-
-    `_push` resets the last two.
-    """
-    return np.zeros(nodes), np.zeros(nodes), np.zeros(nodes, np.uint8)
 
 
 @compile_kernel

@@ -132,7 +132,8 @@ def fit_wmf(
                 torch.nn.utils.clip_grad_value_(tables, settings.clip)
                 adam.step()
         p_ud, q_id = (table.detach().numpy().copy() for table in tables)
-    return make_score_fit(train, (p_ud, q_id), settings.epochs, watched, error=_make_error(settings))
+    error = DivergedError(f"{settings.kind} diverged", f"lower the rate {settings.rate:g}")
+    return make_score_fit(train, (p_ud, q_id), settings.epochs, watched, error=error)
 
 
 def _wmf_loss(
@@ -208,7 +209,3 @@ def cut_batches(n: int, size: int, seed: int, epoch: int) -> Iterator[Ints]:
     order = permutation(n, seed, epoch).astype(np.int64)
     for start in range(0, n, size):
         yield order[start : start + size]
-
-
-def _make_error(settings: AdamSettings) -> DivergedError:
-    return DivergedError(f"{settings.kind} diverged", f"lower the rate {settings.rate:g}")

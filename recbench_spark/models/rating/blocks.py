@@ -273,8 +273,8 @@ def _factor(matrix: Floats32, dims: int, pivot: np.float32, y0: np.float32) -> N
     """
     rhs, spare = matrix.shape[1] + 1, matrix.shape[1] + 2
     _scale(matrix[0], np.float32(1) / pivot)
-    _subtract(matrix[rhs], matrix[0], y0, 0)
     for n in range(matrix.shape[1]):
+        matrix[rhs, n] -= y0 * matrix[0, n]
         matrix[spare, n] = matrix[0, n]
         for m in range(1, DEEP):
             matrix[spare + m, n] = np.float32(0)
@@ -332,12 +332,6 @@ def _copy(rows: Floats32, out: Floats32) -> None:
 def _scale(row: Floats32, by: np.float32) -> None:
     for n in range(len(row)):
         row[n] *= by
-
-
-@compile_kernel
-def _subtract(out: Floats32, row: Floats32, by: np.float32, first: int) -> None:
-    for n in range(first, len(out)):
-        out[n] -= by * row[n]
 
 
 @compile_kernel

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from fractions import Fraction
 from math import comb
+from typing import Any
 
 import networkx as nx
 import numpy as np
 import pytest
 from scipy import stats
 
+from recbench_spark.core.compiling import readonly
 from recbench_spark.errors import ConfigError
 from recbench_spark.graphs.kernels import samples, walks
 from recbench_spark.graphs.kernels.csr import Csr
@@ -192,6 +194,14 @@ def test_samples_are_fair_distinct_where_they_can_be_and_fresh_each_layer() -> N
         samples.sample_neighbours(csr, hashes(3), 0, 1)
 
 
+def push_pagerank(csr: Csr, start: int, restart: float, least: float) -> tuple[Any, Any]:
+    """Return the nodes that `rank_bands` reaches from a start, and their values."""
+    mass, rest, flag = (np.zeros(len(csr.indptr) - 1, kind) for kind in (np.float64, np.float64, np.uint8))
+    indptr, src = readonly(csr.indptr), readonly(csr.src)
+    reached = samples._push(indptr, src, start, restart, least, mass, rest, flag)
+    return reached, mass[reached]
+
+
 def test_pushes_give_personalised_pagerank() -> None:
     csr = a_graph(120, 700)
     graph = nx.MultiDiGraph()
@@ -201,7 +211,7 @@ def test_pushes_give_personalised_pagerank() -> None:
     expected = nx.pagerank(
         graph, alpha=0.75, personalization={7: 1}, dangling={7: 1}, tol=1e-12, max_iter=500
     )
-    node, mass = samples.push_pagerank(csr.indptr, csr.src, 7, 0.25, 1e-9)
+    node, mass = push_pagerank(csr, 7, 0.25, 1e-9)
     full = np.zeros(120)
     full[node] = mass
     assert np.abs(full - [expected[v] for v in range(120)]).max() < 1e-6
@@ -209,7 +219,7 @@ def test_pushes_give_personalised_pagerank() -> None:
 
 def test_pagerank_by_hand() -> None:
     csr = build_csr(2, [(0, 1), (1, 0)])
-    node, mass = samples.push_pagerank(csr.indptr, csr.src, 0, 0.5, 1e-12)
+    node, mass = push_pagerank(csr, 0, 0.5, 1e-12)
     assert node.tolist() == [0, 1]
     assert mass == pytest.approx([float(Fraction(2, 3)), float(Fraction(1, 3))], abs=1e-11)
 
@@ -219,7 +229,7 @@ def test_bands_hold_their_ranks_and_fall_back_where_too_few_are_reached() -> Non
     queries = np.array([61, 100, 159])
     result = samples.rank_bands((csr.indptr, csr.src), queries, (60, 160), (20, 50))
     for q, query in enumerate(queries):
-        node, mass = samples.push_pagerank(csr.indptr, csr.src, int(query), 0.5, 1e-6)
+        node, mass = push_pagerank(csr, int(query), 0.5, 1e-6)
         ranked = [
             v for v, _ in sorted(zip(node, mass, strict=True), key=lambda p: (-p[1], p[0]))
             if v >= 60 and v != query
