@@ -5,11 +5,10 @@ Spark is not needed.
 
 from __future__ import annotations
 
-import gzip
 import re
 import zlib
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -81,17 +80,15 @@ def read_ratings(folder: Path) -> pd.DataFrame:
     Raises:
         DataError: none of the known files is there.
     """
-    if (folder / "ratings.tsv.gz").exists():
-        with gzip.open(folder / "ratings.tsv.gz", "rt") as file:
-            ratings = pd.read_csv(file, sep="\t").iloc[:, :3]
-    elif (folder / "u.data").exists():
-        ratings = pd.read_csv(folder / "u.data", sep="\t", header=None).iloc[:, :3]
-    elif (folder / "ratings.csv").exists():
-        ratings = pd.read_csv(folder / "ratings.csv").iloc[:, :3]
-    else:
-        raise DataError(f"{folder}: no ratings.tsv.gz, u.data or ratings.csv", "give a MovieLens folder")
-    ratings.columns = ["user", "item", "rating"]
-    return ratings
+    files: dict[str, dict[str, Any]] = {
+        "ratings.tsv.gz": {"sep": "\t"}, "u.data": {"sep": "\t", "header": None}, "ratings.csv": {},
+    }  # fmt: skip
+    for name, layout in files.items():
+        if (folder / name).exists():
+            ratings: pd.DataFrame = pd.read_csv(folder / name, **layout).iloc[:, :3]
+            ratings.columns = ["user", "item", "rating"]
+            return ratings
+    raise DataError(f"{folder}: no ratings.tsv.gz, u.data or ratings.csv", "give a MovieLens folder")
 
 
 def read_titles(folder: Path) -> dict[int, tuple[str, list[str]]]:

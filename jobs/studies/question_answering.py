@@ -181,9 +181,10 @@ def make_world(task: str, questions: int, seed: int) -> QuestionWorld:
     tests, guesses = {}, {}
     for place, one in enumerate(tasks):
         rows = np.arange(place * size, (place + 1) * size)
-        tests[str(one)] = take_rows(numbered, rows[questions:])
+        tests[str(one)] = Questions(*numbered.select(rows[questions:])[2:])
         guesses[str(one)] = measure_guess(numbered, rows[:questions], rows[questions:])
-    return QuestionWorld(numbered, take_rows(numbered, np.flatnonzero(part)), tests, guesses)
+    train = Questions(*numbered.select(np.flatnonzero(part))[2:])
+    return QuestionWorld(numbered, train, tests, guesses)
 
 
 def measure_guess(numbered: QuestionSet, train: np.ndarray, test: np.ndarray) -> float:
@@ -194,12 +195,6 @@ def measure_guess(numbered: QuestionSet, train: np.ndarray, test: np.ndarray) ->
     answer = np.array(numbered.words)[numbered.answer]
     words, counts = np.unique(answer[train], return_counts=True)
     return float((answer[test] != words[counts.argmax()]).mean())
-
-
-def take_rows(numbered: QuestionSet, rows: np.ndarray) -> Questions:
-    """Return some questions."""
-    chosen = numbered.select(rows)
-    return Questions(chosen.memory, chosen.query, chosen.answer)
 
 
 def run_fit(fit: QuestionFit, world: QuestionWorld) -> dict[str, Any]:

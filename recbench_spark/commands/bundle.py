@@ -74,7 +74,7 @@ def parser() -> cli.Parser:
     add("--ran-by", choices=["inventor", "rival", "rerun"], default="rerun", help="pack: who ran it")
     add("--who", default=getpass.getuser(), help="who submits or decides (default: you)")
     add("--year", type=year, help="pack: year of the run (default: this one)")
-    add("--dims", type=dims, help="pack: factors of the model")
+    add("--dims", type=cli.parse_count, help="pack: factors of the model")
     add("--search-space", **cli.MANY, type=space, metavar="NAME=A,B", help="pack: a setting and its values")
     add("--output", type=Path, help="pack: folder of the bundle")
     add("--bundle", type=Path, help="score: folder of the bundle")
@@ -91,13 +91,6 @@ def year(text: str) -> int:
     """Parse a year from 1990 to 2100."""
     if not (text.isdecimal() and 1990 <= int(text) <= 2100):
         raise argparse.ArgumentTypeError(f"'{text}' is not a year from 1990 to 2100")
-    return int(text)
-
-
-def dims(text: str) -> int:
-    """Parse the number of a model's factors."""
-    if not (text.isdecimal() and 1 <= int(text) < 2**31):
-        raise argparse.ArgumentTypeError(f"'{text}' is not a number of factors, 1 or more")
     return int(text)
 
 

@@ -100,7 +100,7 @@ def _add_model_flags(flags: cli.Parser) -> None:
     add("--mode", choices=["projected", "bipartite"], help="bipartite: pins, boards, pins")
     add("--form", choices=["sage", "convolve"], help="form of all layers")
     add("--aggregator", choices=AGGREGATORS, help="aggregator of all layers")
-    add("--widths", type=widths, help="dimensions after each layer, e.g. 128,64")
+    add("--widths", type=cli.parse_counts, help="dimensions after each layer, e.g. 128,64")
     add("--hidden", type=int, help="dimensions of messages, where they are projected")
     add("--weights", metavar="FILE", help="safetensors (default: random ones by --seed)")
     add("--seed", type=int, help="seed of random weights, hashed features, LSTM order")
@@ -146,17 +146,6 @@ def gate(text: str) -> Gate:
     except ValueError:
         message = f"'{text}' is not like drift_cosine_p10:below=0.9"
         raise argparse.ArgumentTypeError(message) from None
-
-
-def widths(text: str) -> tuple[int, ...]:
-    """Parse layer widths such as 128,64."""
-    try:
-        numbers = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        numbers = (0,)
-    if min(numbers) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is not a list of widths like 128,64")
-    return numbers
 
 
 GENERATED_FEATURES = ("degrees", "constant", "hashed")
@@ -363,6 +352,10 @@ def require_folder(warehouse: str) -> None:
     require_storage(warehouse)
 
 
+MODEL_FLAGS = ("name", "mode", "weights", "seed", "wire", "plan", "blocks", "batch", "output")
+"""Flags with the names of the model's keys."""
+
+
 def make_document(args: argparse.Namespace) -> dict[str, Any]:
     """Return the flags as keys for a model file.
 
@@ -371,18 +364,10 @@ def make_document(args: argparse.Namespace) -> dict[str, Any]:
     graph = make_graph_document(args)
     features = {**parse_features(args.features), "side": args.features_side, "missing": args.missing}
     document = {
-        "name": args.name,
+        **{name: getattr(args, name) for name in MODEL_FLAGS},
         "graph": drop_missing(graph),
         "features": drop_missing(features),
         "layers": make_layers(args),
-        "mode": args.mode,
-        "weights": args.weights,
-        "seed": args.seed,
-        "wire": args.wire,
-        "plan": args.plan,
-        "blocks": args.blocks,
-        "batch": args.batch,
-        "output": args.output,
     }
     return drop_missing(document)
 

@@ -116,16 +116,10 @@ class FitPlanner:
         """
         train, held_out = self.log.divide_parts(fold)
         document = model.model_dump(exclude={"name", "version", "provenance", "seed", "items"})
-        hashed = (
-            self.log.log_id,
-            document,
-            seed,
-            train,
-            held_out,
-            revisions.select_revisions(model.kind, *model.revised, "values"),
-        )
+        revised = revisions.select_revisions(model.kind, *model.revised, "values")
+        hashed = ("distributed", self.log.log_id, document, seed, train, held_out, revised)
         whole = model.counts_catalogue
-        fit_id = digest("distributed", *hashed, *_name_whole(whole), length=20)
+        fit_id = digest(*hashed, *_name_whole(whole), length=20)
         return FitTask(fit_id, model.name, document, seed, fold, train, held_out, keep=False, whole=whole)
 
     def plan(self, tasks: Iterable[FitTask]) -> FitPlan:
@@ -158,20 +152,11 @@ class FitPlanner:
         share, share_seed = (drawn.share, drawn.seed) if drawn else (0.0, 0)
         document, evaluation = settings.model_dump(), self.benchmark.evaluation
         threshold = evaluation.resolve().threshold if learns_relevant(document) else None
-        hashed = (
-            log.log_id,
-            log.files.scale,
-            document,
-            seed,
-            train,
-            evaluated,
-            share,
-            share_seed,
-            threshold,
-        )
         whole = model.counts_catalogue
         revised = revisions.select_revisions(settings.kind, "values", "trained_items")
-        fit_id = digest(*hashed, revised, *_name_whole(whole), length=20)
+        places = (train, evaluated, share, share_seed, threshold)
+        hashed = (log.log_id, log.files.scale, document, seed, *places, revised)
+        fit_id = digest(*hashed, *_name_whole(whole), length=20)
         folder, stored = f"{self.store.files_root}/{FIT_FILES}", self.store.format_path(FIT_FILES)
         return FitTask(
             fit_id, model.name, document, seed, fold, train, evaluated, share, share_seed, threshold,

@@ -36,7 +36,7 @@ def run(*flags: str) -> int:
         (("--edges", "x", "--columns", "sorce=a"), "no column sorce\n  hint: did you mean 'src'?"),
         (("--edges", "x", "--mode", "bipartite"), "graph.sides must name two sides"),
         (("--edges", "x", "--form", "convolve", "--aggregator", "lstm"), "gcn and lstm are sage's"),
-        (("--edges", "x", "--widths", "8,0"), "is not a list of widths"),
+        (("--edges", "x", "--widths", "8,0"), "argument --widths: '0' is not a whole number from 1"),
         (("--edges", "x", "--features", "hashed:many"), "'many' is not a number"),
         (("--edges", "x", "--sides", "a,b", "--node-table", "t"), "--node-table SIDE=t"),
         (("--edges", "x", "--model", "nowhere.yaml"), "nowhere.yaml"),

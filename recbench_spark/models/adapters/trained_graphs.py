@@ -271,9 +271,8 @@ class GraphSageAdapter(TrainedGraphModels):
     def fit(self, data: SplitData) -> Trained:
         """Fit on the split's graph edges and embed all nodes."""
         settings: GraphSageModel = self.settings
-        folder = factor_models.fit_folder(
-            data, settings.processes
-        )  # an unusable folder ends the fit before any work
+        # An unusable folder ends the fit before any work.
+        folder = factor_models.fit_folder(data, settings.processes)
         source = self.graph_source(data)
         sampling = Sampling(settings.samples, settings.neighbour_dropout, side=1)
         training = open_training_graph(data, source, settings.over(None), sampling, settings.name)
@@ -329,22 +328,13 @@ class PinSageAdapter(TrainedGraphModels):
     def fit(self, data: SplitData) -> Trained:
         """Fit on item pairs, embed items, and average per user."""
         settings: PinSageModel = self.settings
-        folder = factor_models.fit_folder(
-            data, settings.processes
-        )  # an unusable folder ends the fit before any work
+        # An unusable folder ends the fit before any work.
+        folder = factor_models.fit_folder(data, settings.processes)
         journal, over_split = factor_models.find_journal(data), self.graph_source(data)
-        neighbourhoods = NeighbourhoodSettings(
-            graph=over_split,
-            side="item",
-            walks=settings.walks,
-            hops=settings.hops,
-            restart=settings.restart,
-            top=settings.top,
-            seed=settings.seed,
-        )
-        source = neighbourhood_source(
-            data.store, ensure_neighbourhoods(data.store, neighbourhoods, journal)
-        )
+        walks = {name: getattr(settings, name) for name in ("walks", "hops", "restart", "top", "seed")}
+        neighbourhoods = NeighbourhoodSettings(graph=over_split, side="item", **walks)
+        name = ensure_neighbourhoods(data.store, neighbourhoods, journal)
+        source = neighbourhood_source(data.store, name)
         sampling = Sampling((), settings.neighbour_dropout, side=0)
         training = open_training_graph(data, source, settings.over(None), sampling, settings.name)
         known = data.training_catalogue
