@@ -43,6 +43,7 @@ if __name__ != "flags":
     from recbench_spark.commands.node_lists import parse_ids, print_nodes
     from recbench_spark.commands.runners import run_job
     from recbench_spark.commands.warehouses import check_journal_path, require_partition
+    from recbench_spark.config.loading import read_yaml
     from recbench_spark.engine.choices import EngineChoice
     from recbench_spark.graphs.build_inputs import count_edges, open_inputs
     from recbench_spark.graphs.estimates import estimate_passes, explain_costs, fit_rates
@@ -57,7 +58,7 @@ if __name__ != "flags":
     )
     from recbench_spark.graphs.neighbourhoods import neighbourhood_source
     from recbench_spark.graphs.pipeline import embed, open_model_work
-    from recbench_spark.graphs.settings import GraphModel, GraphSource, load_model, merge_documents
+    from recbench_spark.graphs.settings import GraphModel, GraphSource, merge_documents
     from recbench_spark.graphs.stored_graphs import files_folder, split_source
     from recbench_spark.night.gates import gate_checks, gate_error
     from recbench_spark.night.runners import NIGHT_TABLES, choose_job_runner
@@ -420,7 +421,8 @@ def make_layers(args: argparse.Namespace) -> tuple[dict[str, Any], ...] | None:
 def make_settings(args: argparse.Namespace, keys: dict[str, Any]) -> GraphModel:
     """Return the model from flags and an optional model file."""
     if args.model:
-        return load_model(args.model, keys)
+        document = read_yaml(Path(args.model), "see docs/how_to/graph_embeddings.md")
+        return parse(GraphModel, merge_documents(document, keys), args.model)
     return parse(GraphModel, keys, "flags")
 
 

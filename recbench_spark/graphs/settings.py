@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from recbench_spark.config.loading import read_yaml
 from recbench_spark.core import revisions
-from recbench_spark.core.strict_settings import Name, Strict, digest, make_error, parse
+from recbench_spark.core.strict_settings import Name, Strict, digest, make_error
 from recbench_spark.errors import nearest
 from recbench_spark.graphs.kernels.forms import Aggregator, LayerForm
 
@@ -280,18 +278,6 @@ class NeighbourhoodSettings(Strict):
         """
         walks = (self.walks, self.hops, self.restart, self.top, self.seed)
         return digest("neighbourhoods", graph_id, self.place, walks)
-
-
-def load_model(path: str, more: dict[str, Any]) -> GraphModel:
-    """Load a model from a YAML file, with overrides.
-
-    Keys in `more` replace its own.
-
-    Raises:
-        ConfigError: the file cannot be read, is no YAML, or has an unknown key or a value out of range.
-    """
-    document = read_yaml(Path(path), "see docs/how_to/graph_embeddings.md")
-    return parse(GraphModel, merge_documents(document, more), path)
 
 
 def merge_documents(document: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
