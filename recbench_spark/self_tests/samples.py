@@ -42,6 +42,7 @@ from recbench_spark.models.settings import TruthModel
 from recbench_spark.night.run_keys import hash_split, identify_model_inputs
 from recbench_spark.night.split import current_split_id, open_any_log
 from recbench_spark.schemas import MANIFESTS, SPLITS
+from recbench_spark.sources.arrow_rows import is_text
 from recbench_spark.sources.column_names import ColumnNames
 from recbench_spark.sources.columnar import list_attributes
 from recbench_spark.sources.events import EVENT
@@ -315,7 +316,7 @@ def write_tables(tables: Tables, folder: Path) -> dict[str, str]:
     places = {name: str(folder / f"{name}.parquet") for name in tables}
     for name, table in tables.items():
         rows = pa.Table.from_pandas(table, preserve_index=False)
-        texts = [one.name for one in rows.schema if one.type in (pa.string(), pa.large_string())]
+        texts = [one.name for one in rows.schema if is_text(one.type)]
         pq.write_table(rows, places[name], use_dictionary=texts)  # numbers hardly repeat
     return places
 

@@ -7,6 +7,7 @@ stored. Errors have the same words as Spark's.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -123,10 +124,7 @@ def encode_ids(table: pa.Table, name: str, what: str) -> tuple[pa.Field, pa.Arra
     refuse_repeated(table.column_names, [name], what)
     metadata = table.schema.field(name).metadata or {}
     raw = table.column(name)
-    try:
-        ids, place_r = _convert_ids(raw, f"{what}: {name}")
-    except DataError:  # its message counts rows
-        ids, place_r = combine_column(as_ids(combine_column(raw), f"{what}: {name}")), None
+    ids, place_r = _convert_ids(raw, f"{what}: {name}")
     notes = {
         ID_KIND: metadata.get(ID_KIND.encode(), b"integer" if ids.type == pa.int64() else b"string"),
         ID_TYPE: metadata.get(ID_TYPE.encode(), str(raw.type).encode()),
@@ -138,14 +136,14 @@ def encode_ids(table: pa.Table, name: str, what: str) -> tuple[pa.Field, pa.Arra
 
 
 def _convert_ids(raw: pa.ChunkedArray, what: str) -> tuple[pa.Array, pa.Array | None]:
-    """Convert ids, of a dictionary each one once; then rows' places in them come second."""
-    if not pa.types.is_dictionary(raw.type):
-        return combine_column(as_ids(raw, what)), None
-    whole = raw.unify_dictionaries().combine_chunks()
-    whole = whole.combine_chunks() if isinstance(whole, pa.ChunkedArray) else whole
-    coded = whole.indices.dictionary_encode()  # in the order in which rows use them, without the others
-    values = decode_dictionary(pa.DictionaryArray.from_arrays(coded.dictionary, whole.dictionary))
-    return combine_column(as_ids(pa.chunked_array([values]), what)), coded.indices
+    """Convert ids; those in a dictionary once each, with rows' places in them."""
+    if pa.types.is_dictionary(raw.type):
+        whole = raw.unify_dictionaries().combine_chunks()
+        coded = whole.indices.dictionary_encode()  # in the order in which rows use them, without the others
+        values = decode_dictionary(pa.DictionaryArray.from_arrays(coded.dictionary, whole.dictionary))
+        with suppress(DataError):  # it would count ids: the message below counts rows
+            return combine_column(as_ids(pa.chunked_array([values]), what)), coded.indices
+    return combine_column(as_ids(raw, what)), None
 
 
 def has_numeric_order(tables: Sequence[pa.Table], name: str = "item_id") -> bool:

@@ -21,7 +21,7 @@ from recbench_spark.core.ids import drop_empty
 from recbench_spark.core.streams import chunks
 from recbench_spark.errors import ConfigError, DataError, FallbackToSpark, RecbenchError
 from recbench_spark.schemas import IDS
-from recbench_spark.sources.arrow_rows import combine_column
+from recbench_spark.sources.arrow_rows import combine_column, is_text
 from recbench_spark.sources.conditions import Condition, make_conditions, select_rows
 from recbench_spark.sources.events import EVENT, EventNames, name_events
 from recbench_spark.sources.formats import TablePiece, TablePieces, encode_texts
@@ -37,9 +37,6 @@ if TYPE_CHECKING:  # workers import this module and need no settings
     from recbench_spark.config import Dataset
 
 COLUMNS = ("user_id", "item_id", "rating", "event_time")
-
-TEXTS = (pa.string(), pa.large_string())
-"""Types of text; polars and pandas write the second one."""
 
 INSTANTS = (pa.timestamp("us", "UTC"), pa.timestamp("ms", "UTC"))
 
@@ -96,7 +93,7 @@ def open_columnar_log(dataset: Dataset) -> ColumnarLog | None:
     if not opened.n or not {*dataset.value_columns} <= {*opened.schema.names}:
         return None
     events = name_events(dataset)
-    texts = [name for name in dataset.value_columns if opened.schema.field(name).type in TEXTS]
+    texts = [name for name in dataset.value_columns if is_text(opened.schema.field(name).type)]
     encoded = tuple(name for name in dict.fromkeys(texts) if name not in present.values())
     pieces = tuple(encode_texts(piece, encoded) for piece in opened.pieces) if encoded else opened.pieces
     return ColumnarLog(pieces, present, micros, whole, opened.n, conditions, events)
@@ -209,7 +206,8 @@ def _is_plain(types: Mapping[str, pa.DataType], unit: str) -> bool:
     whole = {name for name, kind in types.items() if pa.types.is_integer(kind) and kind != pa.uint64()}
     if not {*IDS} <= types.keys() or ("event_time" in whole and unit not in MICROS_PER_UNIT):
         return False
-    return all(types[name] in other.get(name, TEXTS) for name in types.keys() - whole)
+    rest = types.keys() - whole
+    return all(types[name] in other[name] if name in other else is_text(types[name]) for name in rest)
 
 
 # --------------------------------------------------------------------------------- in a task

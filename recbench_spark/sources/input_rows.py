@@ -358,9 +358,9 @@ def _check(table: InputRows, rules: Typing) -> CheckedInput:
 
 
 def _encode_ids(table: InputRows, names: Iterable[str]) -> StoredRows:
-    """Return rows whose text ids are read as dictionaries, where the files' format has them."""
+    """Let tasks read text ids as dictionaries, where files can."""
     types = {name: table.schema.field(name).type for name in names if name in table.own}
-    texts = [table.own[name] for name, kind in types.items() if kind in (pa.string(), pa.large_string())]
+    texts = [table.own[name] for name, kind in types.items() if arrow_rows.is_text(kind)]
     if not texts or not isinstance(table.rows, PieceRows):
         return table.rows
     return replace(table.rows, pieces=[encode_texts(piece, texts) for piece in table.rows.pieces])

@@ -247,7 +247,7 @@ def count_listed_rows(rows: CheckedInput, users: Rows, data: SplitData) -> Count
 
 
 def shares_few_users(counts: Counter[str]) -> bool:
-    """Return whether rows and truth share so few users that a check must look at their ids."""
+    """Return whether a check must look at the users' ids."""
     common = counts["users"] - counts["lost"]
     return IdOverlap((counts["users"], counts["tested"]), common, (0, 0)).share < NEARLY_ALL
 
