@@ -26,7 +26,7 @@ import yaml
 
 from recbench_spark.commands import maintain, nightly
 from recbench_spark.commands import maintain as maintaining
-from recbench_spark.config import load_benchmark
+from recbench_spark.config import load_benchmark, make_benchmark
 from tests.environments import make_environment
 
 CONF = Path(__file__).resolve().parents[1] / "conf"
@@ -289,10 +289,21 @@ def test_openlineage_has_one_event_for_a_night(monkeypatch) -> None:
         },
     )  # fmt: skip
     example = runpy.run_path(str(CONF / "schedulers" / "openlineage_event.py"))
-    benchmark = {"dataset": {"path": "s3://shop/log"}, "models": [{"path": "/lists/{logical_date}"}]}
+    document = {
+        "name": "demo",
+        "dataset": {"name": "shop", "reader": "parquet", "path": "s3://shop/log"},
+        "models": [
+            {"name": "lists", "kind": "lists", "path": "/lists/{logical_date}"},
+            {"name": "vectors", "kind": "embeddings", "users": "/users", "items": "/items"},
+            {"name": "als", "kind": "als", "items": "catalogue"},
+        ],
+        "evaluation": {"metrics": ["ndcg"], "k": [10]},
+    }
+    benchmark = make_benchmark(document, (), "test")
     event = example["make_event"](FELL, benchmark, "/tables")
     assert event.eventType == example["RunState"].FAIL
-    assert event.inputs == [("s3://shop", "log"), ("file", "/lists/2026-01-31")]
+    lists, vectors = ("file", "/lists/2026-01-31"), [("file", "/users"), ("file", "/items")]
+    assert event.inputs == [("s3://shop", "log"), lists, *vectors]
     assert event.outputs == [("file", "/tables/metrics")]
     tests = event.run.facets["test"].tests
     assert [(one.type, one.status) for one in tests] == [("verdict", "fail"), ("regression", "fail")]

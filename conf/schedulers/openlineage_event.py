@@ -3,7 +3,7 @@
     python openlineage_event.py --config shop.yaml --warehouse warehouse/shop --logical-date 2026-01-07
 
 Needs openlineage-python beside recbench-spark. Without a setting of its client (OPENLINEAGE_URL,
-openlineage.yml) the event goes to the log. Inputs are the files that the benchmark file names, outputs the
+openlineage.yml) the event goes to the log. Inputs are the files that the night reads, outputs the
 tables with rows of the night. The run's facets have the metrics over all users, and a test for each
 verdict, regression and failed model.
 """
@@ -13,17 +13,19 @@ from __future__ import annotations
 import argparse
 import json
 import uuid
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
 import attr
-import yaml
 from openlineage.client import OpenLineageClient
 from openlineage.client.event_v2 import InputDataset, Job, OutputDataset, Run, RunEvent, RunState
 from openlineage.client.facet_v2 import RunFacet, nominal_time_run, test_run
 
+from recbench_spark.config import Benchmark, make_benchmark
+from recbench_spark.config.placeholders import fill_placeholders
+from recbench_spark.core.documents import load_yaml
+from recbench_spark.night.job_size import list_inputs
 from recbench_spark.night.night_status import night_file
 from recbench_spark.storage.objects import read_bytes
 from recbench_spark.storage.uris import absolute_place
@@ -47,19 +49,6 @@ def name_dataset(place: str) -> tuple[str, str]:
     if parts.netloc:
         return f"{parts.scheme}://{parts.netloc}", parts.path.strip("/")
     return "file", parts.path
-
-
-def list_paths(section: Any) -> Iterator[str]:
-    """Yield the values of all keys that end with `path`."""
-    if isinstance(section, dict):
-        for key, value in section.items():
-            if key.endswith("path") and isinstance(value, str):
-                yield value
-            else:
-                yield from list_paths(value)
-    elif isinstance(section, list):
-        for value in section:
-            yield from list_paths(value)
 
 
 def list_tests(record: dict[str, Any]) -> list[test_run.TestExecution]:
@@ -87,7 +76,7 @@ def list_tests(record: dict[str, Any]) -> list[test_run.TestExecution]:
     return tests
 
 
-def make_event(record: dict[str, Any], benchmark: dict[str, Any], warehouse: str) -> RunEvent:
+def make_event(record: dict[str, Any], benchmark: Benchmark, warehouse: str) -> RunEvent:
     """Make the event of a night, COMPLETE or FAIL. The same night has the same run id."""
     suite, day = record["suite"], date.fromisoformat(record["logical_date"])
     name = f"{warehouse}/{suite}/{day}/{record.get('follows') or record.get('attempt')}"
@@ -99,7 +88,7 @@ def make_event(record: dict[str, Any], benchmark: dict[str, Any], warehouse: str
             [{key: one[key] for key in KEPT} for one in record.get("metrics", [])]
         ),
     }
-    paths = [path.replace("{logical_date}", str(day)) for path in dict.fromkeys(list_paths(benchmark))]
+    paths = dict.fromkeys(list_inputs(fill_placeholders(benchmark, day)))
     done = record["state"] == "finished" and record["exit_code"] == 0
     return RunEvent(
         eventType=RunState.COMPLETE if done else RunState.FAIL,
@@ -118,9 +107,10 @@ def main() -> None:
     for flag in ("--config", "--warehouse", "--logical-date"):
         parser.add_argument(flag, required=True)
     args = parser.parse_args()
-    benchmark = yaml.safe_load(read_bytes(absolute_place(args.config)) or b"")
+    text = (read_bytes(absolute_place(args.config)) or b"").decode()
+    benchmark = make_benchmark(load_yaml(text, args.config), (), args.config)
     warehouse, day = absolute_place(args.warehouse), date.fromisoformat(args.logical_date)
-    place = night_file(warehouse, benchmark["name"], day)
+    place = night_file(warehouse, benchmark.name, day)
     record = json.loads(read_bytes(place) or b"null")
     if record is None:
         parser.exit(1, f"{place}: no such night\n")

@@ -29,10 +29,10 @@ def is_small(benchmark: Benchmark) -> bool:
     """
     dataset = benchmark.dataset
     rows = dataset.world.interactions + dataset.world.open_loop if dataset.reader == "world" else 0
-    return rows <= SMALL_ROWS and sum(map(_file_bytes, _list_paths(benchmark))) <= SMALL_BYTES
+    return rows <= SMALL_ROWS and sum(map(_file_bytes, list_inputs(benchmark))) <= SMALL_BYTES
 
 
-def _list_paths(benchmark: Benchmark) -> list[str]:
+def list_inputs(benchmark: Benchmark) -> list[str]:
     """List every path a night reads."""
     paths = list(run_keys.evaluation_paths(benchmark).values())
 
